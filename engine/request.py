@@ -1,0 +1,77 @@
+"""What crosses between server and engine: a submission down, outputs up, exactly one of them final. Knows no HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ..kernels.errors import RequestError
+from ..kernels.sampling import Draw
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationParams:
+    """How to continue a prompt. Values are already validated; the seed is already drawn."""
+
+    max_tokens: int  # 0 is allowed: only the prompt is evaluated (log-probabilities of an echoed prompt)
+    seed: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    num_logprobs: int | None = None
+    prompt_logprobs: int | None = None  # n: log-probabilities of every prompt token but the first, with the n best
+
+
+class FinishReason(Enum):
+    """Why a request ended."""
+
+    STOP = "stop"  # end-of-generation token, stop token id or stop string
+    LENGTH = "length"  # max_tokens or the context's end
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The terminal event of a request."""
+
+    reason: FinishReason
+    stop_reason: int | str | None = None  # the stop token id (not the end-of-generation set) or stop string that matched
+    error: RequestError | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, taken from the prefix cache
+    completion_tokens: int = 0  # every token drawn and kept, the stop token included
+
+
+@dataclass(slots=True)
+class Output:
+    """What one step added to a request. `text` may lag behind `token_ids`: a possible stop string or half a character is
+    held back. Tokens wholly inside or after a matched stop string are dropped from `token_ids` and `draws` alike."""
+
+    token_ids: list[int] = field(default_factory=list[int])
+    draws: list[Draw] = field(default_factory=list[Draw])  # parallel to token_ids when log-probabilities were asked for
+    text: str = ""
+    prompt_draws: list[Draw | None] | None = None  # once, with the first output: entry i judges prompt token i
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request as the engine takes it. `deliver` is called on the engine thread, in order, ending with a final Output."""
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    params: GenerationParams
+    cache_salt: bytes  # prefix-cache tenant
+    deliver: Callable[[Output], None]
+    priority: int = 0  # lower runs first
