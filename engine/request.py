@@ -46,7 +46,9 @@ class Finish:
     """The terminal event of a request."""
 
     reason: FinishReason
-    stop_reason: int | str | None = None  # the stop token id (not the end-of-generation set) or stop string that matched
+    stop_reason: int | str | None = (
+        None  # the stop token id (not the end-of-generation set) or stop string that matched
+    )
     error: RequestError | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, taken from the prefix cache

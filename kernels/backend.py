@@ -63,7 +63,9 @@ class KvPool(Protocol):
     @property
     def block_bytes(self) -> int: ...
     @property
-    def block_table(self) -> NDArray[np.int32]: ...  # [slots, max blocks per sequence], owned by the pool, written by the engine
+    def block_table(
+        self,
+    ) -> NDArray[np.int32]: ...  # [slots, max blocks per sequence], owned by the pool, written by the engine
 
     def fill(self, block: int, value: float) -> None:
         """Overwrites every number in a block (tests poison freed blocks with NaN; q8_0 poisons the scales)."""

@@ -1,0 +1,150 @@
+"""A streaming completions client that costs little: on a small machine the load generator shares cores with the server.
+
+Speaks just enough HTTP/1.1 over asyncio streams for any OpenAI-compatible server; knows no scenario.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+
+class BenchError(Exception):
+    """The server under test answered something a benchmark cannot use."""
+
+
+@dataclass(slots=True)
+class Timing:
+    """One streamed completion. Times are seconds on the monotonic clock."""
+
+    started: float
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    chunk_times: list[float] = field(default_factory=list[float])  # of chunks that carried text or tokens
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list[int])
+
+    @property
+    def first_token_seconds(self) -> float:
+        """Time from sending the request to the first token."""
+        return self.chunk_times[0] - self.started
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens per second after the first chunk."""
+        span = self.chunk_times[-1] - self.chunk_times[0]
+        return (self.completion_tokens - 1) / span if span > 0 else 0.0
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between successive chunks."""
+        return [b - a for a, b in zip(self.chunk_times, self.chunk_times[1:], strict=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server under test."""
+
+    base_url: str
+    model: str | None = None
+    api_key: str | None = None
+    label: str = "server"
+
+    async def get_json(self, path: str) -> Any:
+        """GET path; raises BenchError unless it answers 200 with JSON."""
+        return json.loads(b"".join([part async for part in self._exchange("GET", path, None)]))
+
+    async def post_json(self, path: str, body: dict[str, Any], method: str = "POST") -> Any:
+        """POST a JSON body; raises BenchError unless it answers 200 with JSON."""
+        return json.loads(b"".join([part async for part in self._exchange(method, path, body)]))
+
+    async def token_ids(self, text: str) -> list[int]:
+        """Token ids of a text by the server's own /tokenize (vLLM's and llama.cpp's field names are both sent)."""
+        body = {"prompt": text, "content": text, "add_special_tokens": False, "add_special": False}
+        return list((await self.post_json("/tokenize", body))["tokens"])
+
+    async def complete(self, prompt: Sequence[int], max_tokens: int, **fields: Any) -> Timing:
+        """Streams one greedy completion of `prompt`, `max_tokens` long (end-of-text ignored) unless told otherwise."""
+        body: dict[str, Any] = {
+            "prompt": list(prompt),
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self.model is not None:
+            body["model"] = self.model
+        return await self.stream("/v1/completions", body | fields)
+
+    async def stream(self, path: str, body: dict[str, Any]) -> Timing:
+        """Streams a completion or chat completion and times its chunks."""
+        timing = Timing(time.perf_counter())
+        pending = b""
+        async for part in self._exchange("POST", path, body):
+            now = time.perf_counter()
+            pending += part
+            *events, pending = pending.split(b"\n\n")
+            for event in events:
+                if event.startswith(b"data: {"):
+                    _note(timing, json.loads(event[6:]), now)
+        if not timing.chunk_times:
+            raise BenchError(f"{self.label}: the stream carried no token")
+        timing.completion_tokens = timing.completion_tokens or len(timing.chunk_times)
+        return timing
+
+    async def _exchange(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[bytes]:
+        url = urlsplit(self.base_url)
+        reader, writer = await asyncio.open_connection(url.hostname, url.port or 80, limit=1 << 22)
+        try:
+            payload = b"" if body is None else json.dumps(body).encode()
+            auth = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
+            head = (
+                f"{method} {url.path.rstrip('/')}{path} HTTP/1.1\r\nHost: {url.netloc}\r\nConnection: close\r\n{auth}"
+                f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+            )
+            writer.write(head.encode() + payload)
+            await writer.drain()
+            header = await reader.readuntil(b"\r\n\r\n")
+            status = int(header.split(b" ", 2)[1])
+            chunks = _body(reader, header.lower())
+            if status != 200:
+                text = b"".join([part async for part in chunks]).decode(errors="replace")
+                raise BenchError(f"{self.label}: {method} {path} answered {status}: {text[:300]}")
+            async for part in chunks:
+                yield part
+        finally:
+            writer.close()
+
+
+async def _body(reader: asyncio.StreamReader, header: bytes) -> AsyncIterator[bytes]:
+    if b"transfer-encoding: chunked" not in header:
+        while part := await reader.read(1 << 16):
+            yield part
+        return
+    while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
+        yield await reader.readexactly(size)
+        await reader.readexactly(2)
+
+
+def _note(timing: Timing, event: dict[str, Any], now: float) -> None:
+    if "error" in event:
+        raise BenchError(f"error in the stream: {event['error']}")
+    if usage := event.get("usage"):
+        timing.prompt_tokens = usage["prompt_tokens"]
+        timing.completion_tokens = usage["completion_tokens"]
+        timing.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    for choice in event.get("choices", ()):
+        delta: dict[str, Any] = choice.get("delta") or choice
+        text = delta.get("text") or delta.get("content") or delta.get("reasoning_content") or ""
+        tokens = choice.get("token_ids") or choice.get("tokens") or ()
+        if text or tokens:
+            timing.chunk_times.append(now)
+        timing.text += text
+        timing.token_ids += tokens
