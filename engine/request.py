@@ -46,9 +46,7 @@ class Finish:
     """The terminal event of a request."""
 
     reason: FinishReason
-    stop_reason: int | str | None = (
-        None  # the stop token id (not the end-of-generation set) or stop string that matched
-    )
+    stop_reason: int | str | None = None  # the stop token id or stop string of the request that matched
     error: RequestError | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, taken from the prefix cache
@@ -57,8 +55,8 @@ class Finish:
 
 @dataclass(slots=True)
 class Output:
-    """What one step added to a request. `text` may lag behind `token_ids`: a possible stop string or half a character is
-    held back. Tokens wholly inside or after a matched stop string are dropped from `token_ids` and `draws` alike."""
+    """What one step added to a request. `text` may lag behind `token_ids`: a possible stop string or half a character
+    is held back. Tokens wholly inside or after a matched stop string are dropped from `token_ids` and `draws` alike."""
 
     token_ids: list[int] = field(default_factory=list[int])
     draws: list[Draw] = field(default_factory=list[Draw])  # parallel to token_ids when log-probabilities were asked for
@@ -69,7 +67,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request as the engine takes it. `deliver` is called on the engine thread, in order, ending with a final Output."""
+    """A request as the engine takes it. `deliver` is called on the engine thread, in order, a final Output last."""
 
     request_id: str
     prompt_ids: Sequence[int]

@@ -28,7 +28,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class RowHandle:
-    """Rows [start, start + count) of output `name` of an executor's last step. Valid until that executor steps again."""
+    """Rows [start, start + count) of output `name` of an executor's last step, valid until its next one."""
 
     executor: Executor
     name: str
@@ -40,7 +40,7 @@ class RowHandle:
 class StepBatch:
     """One ragged batch of rows. Rows of one sequence stand together, in ascending, gapless positions.
 
-    Sequence s owns rows row_offsets[s]:row_offsets[s+1] and reads its blocks in row slots[s] of each group's block table.
+    Sequence s owns rows row_offsets[s]:row_offsets[s+1]; row slots[s] of each group's block table names its blocks.
     """
 
     token_ids: NDArray[np.int32]  # [rows]
@@ -53,9 +53,10 @@ class StepBatch:
 
 
 class KvPool(Protocol):
-    """Storage of one KV group: `num_blocks` blocks of 32 positions, addressed through a block table that the engine writes.
+    """Storage of one KV group: `num_blocks` blocks of 32 positions, addressed through a block table.
 
-    `block_table[slot, position // 32]` is the block that holds a sequence's position; entries of freed blocks are never read.
+    `block_table[slot, position // 32]` is the block that holds a sequence's position. The pool owns the table, the engine
+    writes it; entries of freed blocks are never read.
     """
 
     @property
@@ -65,7 +66,7 @@ class KvPool(Protocol):
     @property
     def block_table(
         self,
-    ) -> NDArray[np.int32]: ...  # [slots, max blocks per sequence], owned by the pool, written by the engine
+    ) -> NDArray[np.int32]: ...  # [slots, max blocks per sequence]
 
     def fill(self, block: int, value: float) -> None:
         """Overwrites every number in a block (tests poison freed blocks with NaN; q8_0 poisons the scales)."""
@@ -97,7 +98,7 @@ class Executor(Protocol):
 
 
 class Sampler(Protocol):
-    """Per-request sampling state: the spec and the counts that penalties read. Draws do not change it; `commit` does."""
+    """Per-request sampling state: the spec and the counts that penalties read. Only `commit` changes it, never a draw."""
 
     def commit(self, token_ids: Sequence[int]) -> None:
         """Appends emitted tokens to the history that penalties read."""
@@ -144,7 +145,7 @@ class Backend(Protocol):
         ...
 
     def load(self, program: Program, pools: Mapping[KvGroup, KvPool], limits: Limits) -> Executor:
-        """Packs the weights not yet packed and binds the program. After this the Weights' own bytes are not read again."""
+        """Packs the weights not yet packed and binds the program. The Weights' own bytes are not read after."""
         ...
 
     def sampler(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> Sampler:

@@ -1,7 +1,7 @@
 """Programs: a model's forward pass, described once, as a flat list of coarse ops over named row buffers.
 
-A program knows weights, buffers and KV groups; it does not know requests, blocks or how an executor runs it. Executors in
-`kernels/reference` and `kernels/cpu` run the same program. Every buffer is float32, one row per input row of the step
+A program knows weights, buffers and KV groups; it does not know requests, blocks or how an executor runs it. Executors
+in `kernels/reference` and `kernels/cpu` run the same program. Every buffer is float32, one row per input row of the step
 (or per row that wants logits); an op reads and writes whole rows, so a row never sees another row except through the
 KV cache.
 """
@@ -22,7 +22,7 @@ BLOCK = 32  # positions per KV block: the unit of paging, hashing and attention 
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """A stored tensor. `shape` is numpy order: (out, in), (experts, out, in) or (n,); `data` its raw bytes (uint8, 1-D).
+    """A stored tensor. `shape` is numpy order: (out, in), (experts, out, in) or (n,); `data` is its raw bytes.
 
     Identity matters: an executor packs one Weight object once, however many ops or programs use it.
     """
@@ -92,7 +92,7 @@ class Gating(Enum):
 
 @dataclass(frozen=True, eq=False)
 class KvGroup:
-    """Layers that share block tables. One stored row per position: `kv_heads` x (`key_dim` + `value_dim`) values a layer.
+    """Layers that share block tables. A position stores `kv_heads` x (`key_dim` + `value_dim`) values per layer.
 
     `window`: a position older than this is never read again (None: every position stays visible).
     """

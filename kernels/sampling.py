@@ -29,7 +29,7 @@ class SamplingSpec:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A drawn token. Log-probabilities are the log-softmax of the raw row, before bias, penalties, mask and temperature."""
+    """A drawn token. Log-probabilities are those of the raw row, before bias, penalties, mask and temperature."""
 
     token_id: int
     logprob: float | None = None
