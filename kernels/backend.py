@@ -49,14 +49,14 @@ class StepBatch:
     slots: NDArray[np.int32]  # [sequences]
     logits_rows: NDArray[np.int32]  # [logits rows], ascending row indices
     taps: tuple[str, ...] = ()
-    inputs: Mapping[str, RowHandle] = field(default_factory=dict)
+    inputs: Mapping[str, RowHandle] = field(default_factory=dict[str, RowHandle])
 
 
 class KvPool(Protocol):
     """Storage of one KV group: `num_blocks` blocks of 32 positions, addressed through a block table.
 
-    `block_table[slot, position // 32]` is the block that holds a sequence's position. The pool owns the table, the engine
-    writes it; entries of freed blocks are never read.
+    `block_table[slot, position // 32]` is the block that holds a sequence's position. The pool owns the table,
+    the engine writes it; entries of freed blocks are never read.
     """
 
     @property
@@ -98,7 +98,7 @@ class Executor(Protocol):
 
 
 class Sampler(Protocol):
-    """Per-request sampling state: the spec and the counts that penalties read. Only `commit` changes it, never a draw."""
+    """Per-request sampling state: the spec and the counts that penalties read. Only `commit` changes it."""
 
     def commit(self, token_ids: Sequence[int]) -> None:
         """Appends emitted tokens to the history that penalties read."""

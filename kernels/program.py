@@ -1,7 +1,7 @@
 """Programs: a model's forward pass, described once, as a flat list of coarse ops over named row buffers.
 
 A program knows weights, buffers and KV groups; it does not know requests, blocks or how an executor runs it. Executors
-in `kernels/reference` and `kernels/cpu` run the same program. Every buffer is float32, one row per input row of the step
+in `kernels/reference` and `kernels/cpu` run the same program. Every buffer is float32, one row per input row of a step
 (or per row that wants logits); an op reads and writes whole rows, so a row never sees another row except through the
 KV cache.
 """
@@ -282,7 +282,7 @@ class Program:
     logits: Buffer
     kv_groups: tuple[KvGroup, ...]
     inputs: tuple[Buffer, ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def vocab_size(self) -> int:

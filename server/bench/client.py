@@ -139,7 +139,8 @@ def _note(timing: Timing, event: dict[str, Any], now: float) -> None:
     if usage := event.get("usage"):
         timing.prompt_tokens = usage["prompt_tokens"]
         timing.completion_tokens = usage["completion_tokens"]
-        timing.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        details: dict[str, int] = usage.get("prompt_tokens_details") or {}
+        timing.cached_tokens = details.get("cached_tokens", 0)
     for choice in event.get("choices", ()):
         delta: dict[str, Any] = choice.get("delta") or choice
         text = delta.get("text") or delta.get("content") or delta.get("reasoning_content") or ""
