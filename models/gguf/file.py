@@ -116,7 +116,7 @@ class GgufFile:
         """Bytes of weights, without headers and padding."""
         return sum(tensor.data.size for tensor in self.tensors.values())
 
-    def fail(self, name: str, message: str) -> ModelFileError:
+    def error(self, name: str, message: str) -> ModelFileError:
         """The error for a tensor, naming the part it is in (the first part if it is in none)."""
         path = next((part.path for part in self._parts if name in part.tensors), self.path)
         return ModelFileError(path, message, name)
@@ -260,10 +260,12 @@ def _check_split(parts: list[_Part], num_tensors: int) -> None:
     for number, part in enumerate(parts):
         metadata = Metadata(part.path, part.values)
         if metadata.int("split.count") != len(parts):
-            metadata.fail("split.count", f"is {metadata.int('split.count')} in one of {len(parts)} parts")
+            raise metadata.error("split.count", f"is {metadata.int('split.count')} in one of {len(parts)} parts")
         if metadata.int("split.no") != number:
-            metadata.fail("split.no", f"is {metadata.int('split.no')}, but the file is named as part {number + 1}")
+            raise metadata.error(
+                "split.no", f"is {metadata.int('split.no')}, but the file is named as part {number + 1}"
+            )
     first = Metadata(parts[0].path, parts[0].values)
     promised = first.int("split.tensors.count", num_tensors)
     if promised != num_tensors:
-        first.fail("split.tensors.count", f"is {promised}, but the parts hold {num_tensors} tensors")
+        raise first.error("split.tensors.count", f"is {promised}, but the parts hold {num_tensors} tensors")

@@ -89,9 +89,13 @@ class Metadata:
         """Declares that a key needs no reading."""
         self._read.add(self._prefix + key)
 
+    def error(self, key: builtins.str, message: builtins.str) -> ModelFileError:
+        """The error for a key of this section."""
+        return ModelFileError(self.path, message, self._prefix + key)
+
     def fail(self, key: builtins.str, message: builtins.str) -> NoReturn:
-        """Raises the ModelFileError for a key of this section."""
-        raise ModelFileError(self.path, message, self._prefix + key)
+        """Raises `error`, where a statement reads better."""
+        raise self.error(key, message)
 
     @overload
     def str(self, key: builtins.str) -> builtins.str: ...
@@ -104,7 +108,7 @@ class Metadata:
             try:
                 return value.raw.tobytes().decode("utf-8")
             except UnicodeDecodeError:
-                self.fail(key, "not valid UTF-8")
+                raise self.error(key, "not valid UTF-8") from None
         if value is default or isinstance(value, str):
             return value
         raise self._type_error(key, "a string", value)
@@ -130,7 +134,7 @@ class Metadata:
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._type_error(key, "an integer", value)
         if not low <= value <= high:
-            self.fail(key, f"is {value}, must be from {low} to {high}")
+            raise self.error(key, f"is {value}, must be from {low} to {high}")
         return value
 
     @overload
@@ -145,7 +149,7 @@ class Metadata:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._type_error(key, "a number", value)
         if not math.isfinite(value):
-            self.fail(key, f"is {value}, must be finite")
+            raise self.error(key, f"is {value}, must be finite")
         return float(value)
 
     @overload
@@ -172,7 +176,7 @@ class Metadata:
             try:
                 return value.decode()
             except UnicodeDecodeError as error:
-                self.fail(key, f"entry {error.start} is not valid UTF-8")
+                raise self.error(key, f"entry {error.start} is not valid UTF-8") from None
         if isinstance(value, list):
             return cast("list[builtins.str]", value).copy()
         if isinstance(value, np.ndarray) and not len(cast("Sized", value)):
@@ -214,13 +218,13 @@ class Metadata:
             return (one,) * layers
         values = self.array(key)
         if values.dtype.kind not in "iub":
-            self.fail(key, f"must be integers, not {values.dtype.name}")
+            raise self.error(key, f"must be integers, not {values.dtype.name}")
         if values.size != layers:
-            self.fail(key, f"has {values.size} entries for {layers} layers")
+            raise self.error(key, f"has {values.size} entries for {layers} layers")
         numbers = tuple(int(value) for value in values)
         for layer, number in enumerate(numbers):
             if not low <= number <= high:
-                self.fail(key, f"is {number} in layer {layer}, must be from {low} to {high}")
+                raise self.error(key, f"is {number} in layer {layer}, must be from {low} to {high}")
         return numbers
 
     def is_array(self, key: builtins.str) -> builtins.bool:
@@ -232,11 +236,11 @@ class Metadata:
         self._read.add(full)
         value = self._values.get(full, default)
         if isinstance(value, _Required):
-            self.fail(key, "the key is missing")
+            raise self.error(key, "the key is missing")
         return value
 
     def _type_error(self, key: builtins.str, wanted: builtins.str, value: object) -> ModelFileError:
-        return ModelFileError(self.path, f"must be {wanted}, not {_describe(value)}", self._prefix + key)
+        return self.error(key, f"must be {wanted}, not {_describe(value)}")
 
 
 def _describe(value: object) -> str:
