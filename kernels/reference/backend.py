@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,7 +24,9 @@ from .sampling import ReferenceSampler, draw_window, log_probabilities
 class ReferenceBackend:
     """Float32 evaluation of programs, with float32 copies of their weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int | None = None) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
         self._weights: WeakKeyDictionary[Weight, Tensor] = WeakKeyDictionary()
 
     @property
@@ -49,6 +52,9 @@ class ReferenceBackend:
         own = {group: pool for group, pool in pools.items() if isinstance(pool, ReferenceKvPool)}
         if len(own) != len(pools):
             raise ConfigError(f"{program.name}: a KV pool of another backend")
+        for op in program.ops:
+            for weight in (value for f in fields(op) if isinstance(value := getattr(op, f.name), Weight)):
+                self._float32(weight)
         return ReferenceExecutor(program, self._float32, own, limits)
 
     def sampler(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> Sampler:

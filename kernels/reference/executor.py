@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..backend import Limits, StepBatch
 from ..errors import ConfigError, StepCancelled, StepError
-from ..program import Attend, Buffer, KvGroup, KvWrite, Program
+from ..program import BLOCK, Buffer, KvGroup, Program
 from .cache import ReferenceKvPool
 from .step import METHODS, Step, Weights, sequences
 
@@ -29,11 +29,12 @@ class ReferenceExecutor:
         self._limits = limits
         self._cancelled = threading.Event()
         self._done: Step | None = None
+        for group in program.kv_groups:
+            if group not in self._pools:
+                raise ConfigError(f"{program.name}: no pool for KV group {group.name}")
         for op in program.ops:
             if type(op) not in METHODS:
                 raise ConfigError(f"the reference backend lacks the op {type(op).__name__} ({program.name})")
-            if isinstance(op, (KvWrite, Attend)) and op.group not in self._pools:
-                raise ConfigError(f"{program.name}: no pool for KV group {op.group.name}")
 
     @property
     def program(self) -> Program:
@@ -81,9 +82,13 @@ class ReferenceExecutor:
         for fault, present in faults.items():
             if present:
                 raise StepError(f"{program.name}: a batch with {fault}")
-        for part, _, _ in sequences(batch):
+        for part, slot, _ in sequences(batch):
             if (np.diff(batch.positions[part]) != 1).any():
                 raise StepError(f"{program.name}: a batch with gaps between positions")
+            for group in program.kv_groups:
+                slots, max_blocks = self._pools[group].block_table.shape
+                if not 0 <= slot < slots or batch.positions[part.stop - 1] >= max_blocks * BLOCK:
+                    raise StepError(f"{program.name}: a batch with a slot or position beyond the block table")
 
     def _inputs(self, batch: StepBatch) -> dict[Buffer, Tensor]:
         """The program's input buffers, copied from the outputs of other executors."""
