@@ -1,0 +1,64 @@
+"""Token ids to text while they arrive. What has been given out never changes and never holds half a character."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+
+from .tokenizer import Tokenizer
+
+_LONGEST_CHARACTER = 4  # bytes of UTF-8
+
+
+class StreamDecoder:
+    """Text of a growing sequence, beyond its prompt; constant work per token.
+
+    All that `feed` gave, followed by what `flush` gives, is the decoded sequence, however its tokens were grouped. A
+    prompt may end inside a character: if the first tokens complete it, it is given out; if they do not, the broken
+    bytes stay the prompt's affair.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), *, skip_special: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._special = not skip_special
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._prompt_rest = self._open_character(prompt_ids)  # until the first byte is fed
+        self._at_start = tokenizer.prefixed_token(prompt_ids) is None
+
+    def feed(self, ids: Iterable[int]) -> str:
+        """The text that these tokens make certain; may be empty."""
+        ids = list(ids)
+        pieces = [self._tokenizer.token_bytes(token, special=self._special) for token in ids]
+        if self._at_start and (first := self._tokenizer.prefixed_token(ids)) is not None:
+            pieces[first] = pieces[first].removeprefix(b" ")
+            self._at_start = False
+        data = b"".join(pieces)
+        if data and self._prompt_rest:
+            if _continues(self._prompt_rest, data[0]):
+                self._utf8.decode(self._prompt_rest)
+            self._prompt_rest = b""
+        return self._utf8.decode(data)
+
+    def flush(self) -> str:
+        """The rest at the end of the sequence: U+FFFD if it ends inside a character, else nothing."""
+        return self._utf8.decode(b"", final=True)
+
+    def _open_character(self, prompt_ids: Sequence[int]) -> bytes:
+        """The bytes of a character that the prompt begins but does not end."""
+        tail = b""
+        for token in reversed(prompt_ids):
+            tail = self._tokenizer.token_bytes(token, special=self._special) + tail
+            if len(tail) >= _LONGEST_CHARACTER:
+                break
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(tail)
+        return decoder.getstate()[0]
+
+
+def _continues(start: bytes, byte: int) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    try:
+        decoder.decode(start + bytes([byte]))
+    except UnicodeDecodeError:
+        return False
+    return True
