@@ -1,0 +1,58 @@
+"""A request while the engine has it: its sequence, its answer so far, its sampling state and its clock."""
+
+from __future__ import annotations
+
+from ..kernels.backend import DrawRequest, Sampler
+from ..kernels.sampling import Draw
+from .generation import Generation
+from .kv_cache import Holding
+from .request import Submission
+from .sequence import Sequence
+
+
+class ActiveRequest(Sequence):
+    """What the scheduler ranks is the request itself; `draw` is filled anew in every step that draws for it."""
+
+    __slots__ = (
+        "draw",
+        "first_row_at",
+        "generation",
+        "last_token_at",
+        "prompt_draws",
+        "sampler",
+        "submission",
+        "submitted_at",
+    )
+
+    def __init__(
+        self,
+        submission: Submission,
+        max_tokens: int,
+        holding: Holding,
+        generation: Generation,
+        sampler: Sampler,
+        arrival: int,
+        submitted_at: float,
+    ) -> None:
+        scores_prompt = submission.params.prompt_logprobs is not None
+        super().__init__(
+            submission.prompt_ids,
+            max_tokens,
+            holding,
+            priority=submission.priority,
+            arrival=arrival,
+            scores_prompt=scores_prompt,
+        )
+        self.submission = submission
+        self.generation = generation
+        self.sampler = sampler
+        self.draw = DrawRequest(sampler, 0, 0)
+        self.prompt_draws: list[Draw | None] = [None] * self.num_prompt if scores_prompt else []
+        self.submitted_at = submitted_at
+        self.first_row_at = 0.0  # monotonic seconds; 0: no row has been scheduled yet
+        self.last_token_at = 0.0  # 0: no token has been drawn yet
+
+    @property
+    def generates(self) -> bool:
+        """False if only the prompt is evaluated."""
+        return self.max_length > self.num_prompt

@@ -1,0 +1,286 @@
+"""The engine without its thread: takes submissions and cancellations between steps, runs one step, collects outputs.
+
+A step is: schedule -> run -> draw -> accept -> commit. Whatever goes wrong with one request ends that request only; a
+step that fails as a whole commits nothing and is run again, sequence by sequence.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence as SequenceOf
+
+from ..kernels.backend import DrawRequest
+from ..kernels.errors import RequestError, StepCancelled, StepError, SurefootError
+from ..kernels.sampling import Draw, DrawFault
+from ..models.tokenizer import StreamDecoder
+from .active_request import ActiveRequest
+from .cost_curve import CostCurve
+from .generation import Generation, end_ids, sampling_spec
+from .kv_cache import KvCache
+from .metrics import Metrics
+from .request import Finish, FinishReason, Output, Submission
+from .resources import Resources
+from .runner import StepRunner
+from .scheduler import Scheduler
+from .sequence import Plan, Rows
+from .stop_strings import StopStrings
+
+_log = logging.getLogger("surefoot.engine")
+
+# What a request's own sampler, detokenizer or stop strings may raise; anything else is a broken engine.
+REQUEST_FAULTS = (SurefootError, ArithmeticError, LookupError, TypeError, ValueError)
+
+
+def server_error(message: str) -> RequestError:
+    """A fault that is not the user's."""
+    return RequestError(message, status=500, kind="server_error", code="engine_fault")
+
+
+class EngineCore:
+    """Requests, scheduler, caches and executor of one model. Used by one thread at a time."""
+
+    def __init__(self, resources: Resources, metrics: Metrics) -> None:
+        self._resources = resources
+        self.metrics = metrics
+        self.runner: StepRunner = resources.runner
+        self.cost: CostCurve = resources.cost
+        self.requests: dict[str, ActiveRequest] = {}
+        self.outbox: list[tuple[Submission, Output]] = []
+        self.solo: str | None = None  # the request whose prefill is all that the running step does
+        self.num_steps = 0
+        self._arrivals = 0
+        self.cache: KvCache
+        self.scheduler: Scheduler[ActiveRequest]
+        self._build()
+
+    def _build(self) -> None:
+        self.cache = self._resources.make_cache()
+        self.scheduler = Scheduler(self.cache, self._resources.limits, self.cost)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self.requests)
+
+    # --- between steps ---------------------------------------------------------------------------------------------
+
+    def add(self, submission: Submission, submitted_at: float) -> None:
+        """Queues a request. What is wrong with it alone becomes its final output."""
+        try:
+            request = self._open(submission, submitted_at)
+        except REQUEST_FAULTS as fault:
+            error = (
+                fault if isinstance(fault, RequestError) else server_error(f"the request could not be set up: {fault}")
+            )
+            finish = Finish(FinishReason.ERROR, error=error, prompt_tokens=len(submission.prompt_ids))
+            self._post(submission, Output(finish=finish), submitted_at)
+            return
+        self.requests[submission.request_id] = request
+        self.scheduler.add(request)
+
+    def _open(self, submission: Submission, submitted_at: float) -> ActiveRequest:
+        model, params = self._resources.model, submission.params
+        prompt_ids = submission.prompt_ids
+        num_prompt = len(prompt_ids)
+        max_tokens = min(params.max_tokens, self._resources.context_length - num_prompt)
+        end_of_generation = frozenset(model.tokenizer.end_of_generation_ids)
+        ends = end_ids(params, end_of_generation)
+        generation = Generation(
+            params,
+            num_prompt,
+            max_tokens,
+            end_of_generation,
+            StreamDecoder(model.tokenizer, prompt_ids),
+            StopStrings(params.stop) if params.stop else None,
+        )
+        sampler = self._resources.backend.sampler(sampling_spec(params, ends), prompt_ids, model.program.vocab_size)
+        self._arrivals += 1
+        holding = self.cache.holding(submission.cache_salt)
+        return ActiveRequest(submission, max_tokens, holding, generation, sampler, self._arrivals, submitted_at)
+
+    def cancel(self, request_id: str) -> None:
+        """Ends a request now; its blocks are available at once. Unknown ids are ignored."""
+        request = self.requests.get(request_id)
+        if request is not None:
+            self._end(request, Output(finish=request.generation.finish(FinishReason.CANCELLED)))
+
+    def cancel_all(self) -> None:
+        """Ends every request."""
+        for request_id in list(self.requests):
+            self.cancel(request_id)
+
+    def reset(self, reason: str) -> None:
+        """After a broken invariant: ends every request with an error and starts with empty caches."""
+        requests, self.requests = self.requests, {}
+        self._build()
+        for request in requests.values():
+            self._post(
+                request.submission,
+                Output(finish=self._error_finish(request, server_error(reason))),
+                request.submitted_at,
+            )
+
+    # --- one step --------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Runs one step, if there is work, and collects what it gave in `outbox`."""
+        plan = self.scheduler.schedule()
+        entries = plan.entries
+        if not entries:
+            return
+        started = time.monotonic()
+        if plan.num_prefill_rows:
+            self._note_first_rows(entries, started)
+            if len(entries) == 1:
+                self.solo = entries[0].sequence.submission.request_id
+        self._run(entries, may_retry=True)
+        self.solo = None
+        self._book(plan, time.monotonic() - started)
+
+    def _note_first_rows(self, entries: SequenceOf[Rows[ActiveRequest]], now: float) -> None:
+        for rows in entries:
+            request = rows.sequence
+            if not request.first_row_at:
+                request.first_row_at = now
+                request.generation.cached_tokens = request.cached_tokens or 0
+                self.metrics.prompt_tokens += request.num_prompt
+                self.metrics.queue.observe(now - request.submitted_at)
+
+    def _book(self, plan: Plan[ActiveRequest], seconds: float) -> None:
+        self.num_steps += 1
+        num_rows = context = 0
+        for rows in plan.entries:
+            num_rows += rows.num_rows
+            context += rows.num_rows * rows.start
+        self.metrics.step_rows.observe(num_rows)
+        self.metrics.step_seconds[plan.kind].observe(seconds)
+        self.cost.observe(num_rows, context // num_rows, seconds)
+
+    def _run(self, entries: SequenceOf[Rows[ActiveRequest]], may_retry: bool) -> None:
+        try:
+            first_logits = self.runner.forward(entries)
+        except StepCancelled:
+            return  # the cancellation itself is in the inbox; if it was somebody else's, the rows run again
+        except StepError as fault:
+            self._run_one_by_one(entries, fault, may_retry)
+            return
+        self._complete(entries, first_logits)
+
+    def _run_one_by_one(self, entries: SequenceOf[Rows[ActiveRequest]], fault: StepError, may_retry: bool) -> None:
+        """A step failed and committed nothing: gives each of its sequences a step of its own. Same rows, same bits."""
+        if not may_retry:
+            self._fail(entries[0].sequence, server_error(f"the model could not be evaluated: {fault}"))
+            return
+        _log.error("a step of %d sequences failed, running them one by one: %s", len(entries), fault)
+        self.metrics.step_faults += 1
+        for rows in entries:
+            self._run([rows], may_retry=False)
+
+    def _complete(self, entries: SequenceOf[Rows[ActiveRequest]], first_logits: SequenceOf[int]) -> None:
+        """The rows have been computed: draws for those that reached their end, commits the others."""
+        drawing: list[Rows[ActiveRequest]] = []
+        requests: list[DrawRequest] = []
+        for rows, first in zip(entries, first_logits, strict=True):
+            request = rows.sequence
+            if request.scores_prompt and not self._score(rows, first):
+                continue
+            if rows.draws and request.generates:
+                draw = request.draw
+                draw.first_row = first + rows.num_logits - 1
+                draw.position = request.generation.num_output
+                requests.append(draw)
+                drawing.append(rows)
+            else:
+                self.scheduler.advance(request, rows.start + rows.num_rows)
+                if rows.draws:
+                    self._finish_prompt(request)
+        if requests:
+            results = self.runner.draw(requests)
+            now = time.monotonic()
+            for rows, result in zip(drawing, results, strict=True):
+                self._accept(rows, result, now)
+
+    def _accept(self, rows: Rows[ActiveRequest], result: list[Draw] | DrawFault, now: float) -> None:
+        """Takes a request's draws as far as they go, commits what they were drawn from, gives out what is certain."""
+        request = rows.sequence
+        if isinstance(result, DrawFault):
+            self._fail(request, server_error(f"no token could be drawn: {result.reason}"))
+            return
+        try:
+            taken, output = request.generation.accept(result)
+            token_ids = [draw.token_id for draw in result[:taken]]
+            request.sampler.commit(token_ids)
+        except REQUEST_FAULTS as fault:
+            self._fail(request, server_error(f"the answer could not be continued: {fault!r}"))
+            return
+        request.tokens += token_ids
+        self.scheduler.advance(request, rows.start + rows.num_rows + taken - 1)
+        self._time_tokens(request, taken, now)
+        if output.finish is not None:
+            self._end(request, output)
+        elif output.token_ids or output.text or output.prompt_draws is not None:
+            self.outbox.append((request.submission, output))
+
+    def _time_tokens(self, request: ActiveRequest, count: int, now: float) -> None:
+        self.metrics.generation_tokens += count
+        if request.last_token_at:
+            self.metrics.inter_token.observe((now - request.last_token_at) / count, count)
+        else:
+            self.metrics.first_token.observe(now - request.submitted_at)
+            if count > 1:
+                self.metrics.inter_token.observe(0.0, count - 1)
+        request.last_token_at = now
+
+    # --- prompts that are scored -----------------------------------------------------------------------------------
+
+    def _score(self, rows: Rows[ActiveRequest], first: int) -> bool:
+        """Log-probabilities of the prompt tokens that follow these rows. False if the request ended over it."""
+        request = rows.sequence
+        num_top = request.submission.params.prompt_logprobs
+        assert num_top is not None
+        for offset in range(rows.num_rows):
+            position = rows.start + offset + 1
+            if position == request.num_prompt:
+                break
+            draw = self.runner.score(first + offset, request.tokens[position], num_top)
+            if draw.logprob is None or math.isnan(draw.logprob):
+                self._fail(request, server_error("the model gave logits that are not numbers"))
+                return False
+            request.prompt_draws[position] = draw
+        if rows.start + rows.num_rows >= request.num_prompt:
+            request.scores_prompt = False
+            request.generation.prompt_draws = request.prompt_draws
+        return True
+
+    def _finish_prompt(self, request: ActiveRequest) -> None:
+        """A request without tokens to generate ends with its prompt."""
+        _, output = request.generation.accept(())
+        output.finish = request.generation.finish(FinishReason.LENGTH)
+        self._end(request, output)
+
+    # --- endings ---------------------------------------------------------------------------------------------------
+
+    def _fail(self, request: ActiveRequest, error: RequestError) -> None:
+        _log.error("request %s ended: %s", request.submission.request_id, error.message)
+        self._end(request, Output(finish=self._error_finish(request, error)))
+
+    @staticmethod
+    def _error_finish(request: ActiveRequest, error: RequestError) -> Finish:
+        generation = request.generation
+        return Finish(
+            FinishReason.ERROR, None, error, request.num_prompt, generation.cached_tokens, generation.num_output
+        )
+
+    def _end(self, request: ActiveRequest, output: Output) -> None:
+        """The one place where an accepted request ends."""
+        del self.requests[request.submission.request_id]
+        self.scheduler.remove(request)
+        self._post(request.submission, output, request.submitted_at)
+
+    def _post(self, submission: Submission, output: Output, submitted_at: float) -> None:
+        assert output.finish is not None
+        self.metrics.finished(output.finish.reason.value)
+        self.metrics.whole_request.observe(time.monotonic() - submitted_at)
+        self.outbox.append((submission, output))

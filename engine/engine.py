@@ -1,0 +1,316 @@
+"""The engine: one thread that owns the model, its caches and every request, and the door through which others reach it.
+
+Everything that changes state goes through the inbox and happens between steps, in the order it was sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from ..kernels.backend import Backend
+from ..kernels.errors import RequestError
+from .config import EngineConfig
+from .core import EngineCore
+from .metrics import Metrics
+from .request import Output, Submission
+from .resources import Resources, allocate
+
+if TYPE_CHECKING:
+    from ..models.load import LoadedModel
+
+_log = logging.getLogger("surefoot.engine")
+
+MAX_BROKEN_TURNS = 3  # broken turns in a row after which the engine gives up
+INTERNAL_ERROR = "the engine met an internal error"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the engine makes progress; if not, why."""
+
+    ok: bool
+    reason: str | None = None
+
+
+class Engine:
+    """Serves one model. Any thread may call any method; `drain` and `stop` block, the others return at once."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        backend: Backend,
+        config: EngineConfig | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self.config = config or EngineConfig()
+        self.registry = registry or CollectorRegistry()
+        self._resources: Resources = allocate(model, backend, self.config)
+        self.metrics = Metrics(self.registry, self._block_states)
+        self._core = EngineCore(self._resources, self.metrics)
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="surefoot-engine", daemon=True)
+        self._lock = threading.Condition()
+        self._ids: dict[str, Submission] = {}  # requests that have not ended and were not cancelled
+        self._num_open = 0  # requests accepted and not ended
+        self._draining = False
+        self._stopping = False
+        self._failure: str | None = None
+        self._progress_at = time.monotonic()
+
+    @property
+    def fingerprint(self) -> str:
+        """Results are the same bits within one fingerprint."""
+        return self._resources.fingerprint
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return self._resources.context_length
+
+    @property
+    def num_open(self) -> int:
+        """Requests accepted and not ended."""
+        return self._num_open
+
+    def start(self) -> None:
+        """Starts the engine thread."""
+        self._progress_at = time.monotonic()
+        self._thread.start()
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    def submit(self, submission: Submission) -> None:
+        """Takes a request; its outputs end with exactly one final one.
+
+        Raises RequestError: 400 if it can never run, 429 when the queue is full, 503 while draining or broken.
+        """
+        self._check(submission)
+        request_id = submission.request_id
+        with self._lock:
+            self._check_open()
+            if self._num_open >= self.config.max_running + self.config.max_waiting:
+                raise RequestError(
+                    "too many requests are waiting; try again later",
+                    status=429,
+                    kind="rate_limit_error",
+                    code="queue_full",
+                    retry_after=self._retry_after(),
+                )
+            if request_id in self._ids:
+                raise RequestError(f"request id {request_id!r} is in use", param="request_id", code="duplicate_id")
+            self._ids[request_id] = submission
+            if not self._num_open:
+                self._progress_at = time.monotonic()
+            self._num_open += 1
+            self._inbox.put(partial(self._core.add, submission, time.monotonic()))
+
+    def cancel(self, request_id: str) -> None:
+        """Ends a request within one step; its id may be used again at once. Unknown and ended ids are ignored."""
+        with self._lock:
+            if self._ids.pop(request_id, None) is None:
+                return
+            self._inbox.put(partial(self._core.cancel, request_id))
+        if self._core.solo == request_id:
+            self._resources.runner.executor.cancel()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Runs a function on the engine thread between two steps (policy updates)."""
+        self._inbox.put(function)
+
+    def _check(self, submission: Submission) -> None:
+        """Refuses what no engine state could ever serve."""
+        num_prompt, params = len(submission.prompt_ids), submission.params
+        vocab_size = self._resources.model.program.vocab_size
+        if not num_prompt:
+            raise RequestError("the prompt is empty", param="prompt")
+        if num_prompt + min(params.max_tokens, 1) > self.context_length:
+            raise RequestError(
+                f"the prompt has {num_prompt} tokens, but the context holds {self.context_length} with the answer",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        biased = [token for token, _ in params.logit_bias]
+        for param, ids in (
+            ("prompt", submission.prompt_ids),
+            ("logit_bias", biased),
+            ("stop_token_ids", params.stop_token_ids),
+        ):
+            if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+                bad = next(token for token in ids if not 0 <= token < vocab_size)
+                raise RequestError(f"token id {bad} is not in the vocabulary of {vocab_size}", param=param)
+
+    def _check_open(self) -> None:
+        if self._failure is not None or self._stopping:
+            raise RequestError(
+                self._failure or "the engine has stopped", status=503, kind="server_error", code="engine_stopped"
+            )
+        if self._draining:
+            raise RequestError(
+                "the server is shutting down", status=503, kind="server_error", code="draining", retry_after=10
+            )
+
+    def _retry_after(self) -> int:
+        """Seconds until a place in the queue should be free, from what requests took so far."""
+        took = self.metrics.whole_request
+        seconds = took.total / took.count if took.count else 1.0
+        return max(1, min(60, round(seconds / self.config.max_running)))
+
+    # --- ending ----------------------------------------------------------------------------------------------------
+
+    def begin_drain(self) -> None:
+        """Refuses new requests from now on; those accepted run on."""
+        with self._lock:
+            self._draining = True
+
+    def drain(self, deadline_s: float) -> bool:
+        """Refuses new requests and waits until the others have ended. After the deadline it cancels what is left.
+
+        Blocks. True if nothing had to be cancelled.
+        """
+        self.begin_drain()
+        with self._lock:
+            if self._lock.wait_for(lambda: not self._num_open, deadline_s):
+                return True
+        self._cancel_everything()
+        with self._lock:
+            self._lock.wait_for(lambda: not self._num_open, self.config.stall_seconds)
+        return False
+
+    def stop(self) -> None:
+        """Ends every request and joins the engine thread."""
+        with self._lock:
+            self._stopping = True
+        self._cancel_everything()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _cancel_everything(self) -> None:
+        with self._lock:
+            self._ids.clear()
+        self._inbox.put(self._core.cancel_all)
+        self._resources.runner.executor.cancel()
+
+    # --- looking in ------------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        """Healthy: idle, or a step has ended within the last `stall_seconds`."""
+        if self._failure is not None:
+            return Health(False, self._failure)
+        if not self._thread.is_alive():
+            return Health(False, "the engine thread is not running")
+        stalled = time.monotonic() - self._progress_at
+        if self._num_open and stalled > self.config.stall_seconds:
+            return Health(False, f"work is pending and no step has ended for {stalled:.0f} s")
+        return Health(True)
+
+    def state(self) -> dict[str, object]:
+        """What the engine is doing, for people. Read while it runs: each number is exact, two may be a step apart."""
+        core, scheduler = self._core, self._core.scheduler
+        running, waiting = list(scheduler.running), list(scheduler.waiting)
+        blocks: dict[str, dict[str, int]] = {}
+        for group, kind, count in self._block_states():
+            blocks.setdefault(group, {})[kind] = count
+        return {
+            "model": self._resources.model.config.name,
+            "backend": self._resources.backend.name,
+            "fingerprint": self.fingerprint,
+            "context_length": self.context_length,
+            "kv_type": self.config.kv_type.value,
+            "kv_bytes": self._resources.kv_bytes,
+            "draining": self._draining,
+            "steps": core.num_steps,
+            "preemptions": scheduler.counts.preemptions,
+            "prefix_cache_nodes": len(core.cache.index),
+            "free_slots": core.cache.num_free_slots,
+            "kv_blocks": blocks,
+            "requests": [
+                {
+                    "id": request.submission.request_id,
+                    "state": "running" if request.running else "waiting",
+                    "prompt_tokens": request.num_prompt,
+                    "cached_tokens": request.generation.cached_tokens,
+                    "completion_tokens": request.generation.num_output,
+                    "computed_positions": request.num_computed,
+                    "priority": request.priority,
+                }
+                for request in (*running, *waiting)
+            ],
+            "step_cost_seconds": dict(core.cost.table()),
+        }
+
+    def _block_states(self) -> list[tuple[str, str, int]]:
+        groups = self._resources.model.program.kv_groups
+        states: list[tuple[str, str, int]] = []
+        for group, pool in zip(groups, self._core.cache.pools, strict=True):
+            states.append((group.name, "held", pool.num_held))
+            states.append((group.name, "cached", pool.num_cached))
+            states.append((group.name, "free", pool.num_free))
+        return states
+
+    # --- the engine thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Turns until stopped. The loop's last guard: a fault that reaches it is a defect, and ends all requests."""
+        broken = 0
+        while not (self._stopping and not self._core.has_work and self._inbox.empty()):
+            try:
+                self._turn()
+                broken = 0
+            except Exception:  # noqa: BLE001
+                broken += 1
+                _log.critical("%s", INTERNAL_ERROR, exc_info=True)
+                if broken >= MAX_BROKEN_TURNS:
+                    self._failure = INTERNAL_ERROR
+                self._core.reset(INTERNAL_ERROR)
+                self._deliver()
+        self._deliver()
+
+    def _turn(self) -> None:
+        """The inbox, one step, and its results. Sleeps when there is nothing to do."""
+        core, inbox = self._core, self._inbox
+        if not core.has_work:
+            inbox.get()()
+        while not inbox.empty():
+            inbox.get()()
+        if core.has_work:
+            core.step()
+            self._progress_at = time.monotonic()
+        self._note_counts()
+        if core.outbox:
+            self._deliver()
+
+    def _note_counts(self) -> None:
+        metrics, scheduler = self.metrics, self._core.scheduler
+        metrics.running, metrics.waiting = len(scheduler.running), len(scheduler.waiting)
+        counts = scheduler.counts
+        metrics.preemptions = counts.preemptions
+        metrics.queried_tokens, metrics.hit_tokens = counts.queried_tokens, counts.hit_tokens
+
+    def _deliver(self) -> None:
+        """Hands out what the step gave, in order, and closes the books of what ended."""
+        outbox: Sequence[tuple[Submission, Output]] = self._core.outbox
+        self._core.outbox = []
+        for submission, output in outbox:
+            if output.finish is not None:
+                self._close(submission)
+            try:
+                submission.deliver(output)
+            except Exception:  # noqa: BLE001  (part of the last guard: a listener must not end other requests)
+                _log.exception("the outputs of request %s could not be delivered", submission.request_id)
+
+    def _close(self, submission: Submission) -> None:
+        with self._lock:
+            if self._ids.get(submission.request_id) is submission:  # else it was cancelled, its id perhaps used again
+                del self._ids[submission.request_id]
+            self._num_open -= 1
+            if not self._num_open:
+                self._lock.notify_all()

@@ -1,0 +1,104 @@
+"""Decides how large the KV pools are, before anything is allocated, and says why. Knows bytes and blocks only.
+
+Sliding-window groups need a window per running sequence, not a context; they get in addition a quarter of what full
+groups have, so that cached prefixes can be resumed at many places.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..kernels.errors import ConfigError
+from ..kernels.program import BLOCK, KvGroup
+from .config import MAX_DRAFT_TOKENS, EngineConfig
+from .kv_cache import UNBOUNDED, blocks_for, window_blocks
+
+AUTOMATIC_SHARE = 0.25  # of the memory that is available when the server starts
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Sizes of the pools, in blocks (block 0, which holds nothing, included), and the context that surely fits."""
+
+    num_blocks: tuple[int, ...]
+    context_length: int
+    total_bytes: int
+    reasons: tuple[str, ...]  # one line per automatic choice
+
+
+def available_memory() -> int:
+    """Bytes that the machine can give without swapping, within the limit of this process's control group."""
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    available = int(line.split()[1]) * 1024
+        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as current:
+            text = limit.read().strip()
+            if text != "max":
+                available = min(available, int(text) - int(current.read()))
+    except OSError:
+        pass  # another system, or no control group
+    return max(available, 0)
+
+
+def plan_memory(
+    groups: Sequence[KvGroup], block_bytes: Sequence[int], trained_context: int, config: EngineConfig
+) -> MemoryPlan:
+    """Sizes for these groups. Raises ConfigError when an explicit context does not fit into an explicit memory."""
+    reasons: list[str] = []
+    context = config.context_length or trained_context
+    behind = [window_blocks(group.window) for group in groups]
+    ahead = blocks_for(max(config.prefill_chunk, MAX_DRAFT_TOKENS + 1)) + 1
+
+    def sizes(full: int) -> list[int]:
+        """Usable blocks per group when a full group has `full`."""
+        return [
+            full if b == UNBOUNDED else min(full, config.max_running * (b + 2) + ahead + max(full // 4, b))
+            for b in behind
+        ]
+
+    def cost(full: int) -> int:
+        return sum((size + 1) * each for size, each in zip(sizes(full), block_bytes, strict=True))
+
+    wanted = config.max_running * blocks_for(context)
+    if config.kv_memory is not None:
+        budget = config.kv_memory
+    else:
+        budget = int(available_memory() * AUTOMATIC_SHARE)
+        reasons.append(
+            f"kv_memory: {min(budget, cost(wanted)) / MIB:.0f} MiB, the smaller of {AUTOMATIC_SHARE:.0%} of available "
+            f"memory and {config.max_running} whole contexts"
+        )
+    full = _largest(cost, budget, wanted)
+    if full < 1:
+        raise ConfigError(
+            f"kv_memory of {budget / MIB:.1f} MiB holds no block of {BLOCK} positions; it takes {cost(1)} bytes"
+        )
+    if full < blocks_for(context):
+        if config.context_length is not None:
+            raise ConfigError(
+                f"a context of {context} tokens takes {cost(blocks_for(context)) / MIB:.1f} MiB of KV cache, "
+                f"more than the {budget / MIB:.1f} MiB allowed (kv_memory)"
+            )
+        reasons.append(f"context_length: {full * BLOCK} tokens, what {budget / MIB:.0f} MiB hold ({context} trained)")
+        context = full * BLOCK
+    elif config.context_length is None:
+        reasons.append(f"context_length: {context} tokens, what the model was trained for")
+    return MemoryPlan(tuple(size + 1 for size in sizes(full)), context, cost(full), tuple(reasons))
+
+
+def _largest(cost: Callable[[int], int], budget: int, limit: int) -> int:
+    """The largest count up to `limit` whose cost is within the budget; 0 if none is. Cost grows with the count."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if cost(middle) <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return low

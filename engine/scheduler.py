@@ -1,0 +1,300 @@
+"""Decides what the next step runs: decodes first, then prefill chunks bounded in rows and time, then newcomers.
+
+Owns the queues and a sequence's progress; knows neither requests nor tensors. Everything is ranked by (priority,
+arrival). The first in rank that can run always runs and may preempt those behind it, so there is no deadlock.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass
+from typing import Generic, Protocol
+
+from .kv_cache import KvCache
+from .sequence import Plan, Rows, S, Sequence
+
+MIN_PREFILL_ROWS = 16  # a prompt makes progress in every step, however slow the machine
+MIXED_STEP_SECONDS = 0.1  # about what a running stream may be held up by somebody's prompt
+
+
+class StepCost(Protocol):
+    """What the scheduler asks of the cost curve."""
+
+    def rows_within(self, seconds: float, rows: int, context: int) -> int:
+        """Prefill rows at position `context` that fit beside `rows` decode rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """Bounds of one step; the executor's buffers have these sizes."""
+
+    max_running: int
+    max_rows: int
+    max_logits_rows: int
+    prefill_chunk: int
+
+
+@dataclass(slots=True)
+class SchedulerCounts:
+    """Counters for metrics."""
+
+    preemptions: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+
+
+def rank(sequence: Sequence) -> tuple[int, int]:
+    """Sort key of both queues."""
+    return sequence.rank
+
+
+class Scheduler(Generic[S]):
+    """Queues of waiting and running sequences, both in rank order."""
+
+    def __init__(self, cache: KvCache, limits: StepLimits, cost: StepCost) -> None:
+        assert limits.max_running <= min(limits.max_rows, limits.max_logits_rows, cache.num_free_slots)
+        self.cache = cache
+        self.limits = limits
+        self.counts = SchedulerCounts()
+        self.waiting: list[S] = []
+        self.running: list[S] = []
+        self._cost = cost
+        self._step = 0
+        self._entries: list[Rows[S]] = []
+        self._rows_left = 0
+        self._logits_left = 0
+        self._prefill_rows = 0
+        self._short_of_blocks = False
+        self._blocked: tuple[S, list[int]] | None = None  # head of the queue and the blocks it waits for
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence has not ended."""
+        return bool(self.running or self.waiting)
+
+    def add(self, sequence: S) -> None:
+        """Queues a new sequence."""
+        insort(self.waiting, sequence, key=rank)
+
+    def remove(self, sequence: S) -> None:
+        """The sequence has ended, in whatever state; its blocks are available at once."""
+        if sequence.running:
+            self.running.remove(sequence)
+            self._release(sequence)
+        else:
+            self.waiting.remove(sequence)
+
+    def advance(self, sequence: S, num_computed: int) -> None:
+        """The cache covers so many of the sequence's tokens for good."""
+        sequence.num_computed = num_computed
+        self.cache.commit(sequence.holding, sequence.tokens, num_computed)
+
+    def preempt(self, sequence: S) -> None:
+        """Takes everything from a running sequence; it runs again later and recomputes what is not cached by then."""
+        self.running.remove(sequence)
+        self._release(sequence)
+        insort(self.waiting, sequence, key=rank)
+        self.counts.preemptions += 1
+
+    def schedule(self) -> Plan[S]:
+        """The next step. Empty only when no sequence is left."""
+        self._step += 1
+        self._entries = []
+        self._rows_left = self.limits.max_rows
+        self._logits_left = self.limits.max_logits_rows
+        self._short_of_blocks = False
+        if self.waiting:
+            self._make_room()
+        prefills = self._plan_decodes()
+        num_decodes = len(self._entries)
+        self._prefill_rows = self._prefill_budget(num_decodes, prefills)
+        budget = self._prefill_rows
+        for sequence in prefills:
+            if sequence.running:
+                self._plan_prefill(sequence, may_preempt=True)
+        if self.waiting and not self._short_of_blocks:
+            self._admit()
+        self._plan_drafts(num_decodes)
+        assert self._entries or not self.has_work, "sequences are left but none can run"
+        return Plan(self._entries, budget - self._prefill_rows, num_decodes)
+
+    # --- running sequences -----------------------------------------------------------------------------------------
+
+    def _plan_decodes(self) -> list[S]:
+        """One row for every sequence that decodes. Returns those that prefill."""
+        prefills: list[S] = []
+        reserve = self.cache.reserve
+        for sequence in tuple(self.running):
+            if not sequence.running:  # preempted by one before it
+                continue
+            start = sequence.num_computed
+            if len(sequence.tokens) - start != 1 or sequence.scores_prompt:
+                prefills.append(sequence)
+            elif reserve(sequence.holding, start + 1) or self._reserve_by_preempting(sequence, start + 1):
+                self._enter(Rows(sequence, start, 1, 1))
+        return prefills
+
+    def _enter(self, rows: Rows[S]) -> None:
+        sequence = rows.sequence
+        sequence.planned_step = self._step
+        sequence.planned_end = rows.start + rows.num_rows
+        self._entries.append(rows)
+        self._rows_left -= rows.num_rows
+        self._logits_left -= rows.num_logits
+
+    def _reserve_by_preempting(self, sequence: S, positions: int) -> bool:
+        """Makes blocks available from unused draft rows, then from the latest sequences that have no rows yet.
+
+        False if there are none left, or the sequence itself was the latest and has been preempted.
+        """
+        self._trim_drafts()
+        while not self.cache.reserve(sequence.holding, positions):
+            victim = self.running[-1]
+            if victim.planned_step == self._step:
+                return False
+            self.preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _trim_drafts(self) -> None:
+        """Takes back blocks that earlier steps reserved for drafts."""
+        for sequence in self.running:
+            planned = sequence.planned_step == self._step
+            self.cache.trim(sequence.holding, sequence.planned_end if planned else sequence.num_computed)
+
+    # --- prefills --------------------------------------------------------------------------------------------------
+
+    def _prefill_budget(self, num_decodes: int, prefills: list[S]) -> int:
+        """Rows that prompts may take in this step."""
+        limit = min(self.limits.prefill_chunk, self._rows_left)
+        if not num_decodes or not (prefills or self.waiting):
+            return limit
+        context = prefills[0].num_computed if prefills else 0
+        rows = self._cost.rows_within(MIXED_STEP_SECONDS, num_decodes, context)
+        return min(limit, max(MIN_PREFILL_ROWS, rows))
+
+    def _plan_prefill(self, sequence: S, may_preempt: bool) -> None:
+        """The sequence's next chunk: as many rows as budget, logits and blocks allow, perhaps none."""
+        start, length = sequence.num_computed, len(sequence.tokens)
+        count = min(length - start, self._prefill_rows)
+        if sequence.scores_prompt:
+            count = min(count, self._logits_left)
+        elif start + count == length and not self._logits_left:
+            count -= 1
+        if count <= 0:
+            return
+        cache, holding = self.cache, sequence.holding
+        if not cache.reserve(holding, start + count):
+            self._short_of_blocks = True
+            self._trim_drafts()
+            count = min(count, cache.reach(holding) - start)
+            if count <= 0 and may_preempt and self._reserve_by_preempting(sequence, start + 1):
+                count = 1  # the rest of the block comes with it, the rest of the chunk in later steps
+            if count <= 0 or not sequence.running:
+                return
+            reserved = cache.reserve(holding, start + count)
+            assert reserved, "blocks counted as available were not"
+        num_logits = count if sequence.scores_prompt else int(start + count == length)
+        self._prefill_rows -= count
+        self._enter(Rows(sequence, start, count, num_logits))
+
+    # --- newcomers -------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Starts waiting sequences, in rank order, while there are rows, slots and blocks."""
+        position = 0
+        while position < len(self.waiting) and self._prefill_rows > 0 and len(self.running) < self.limits.max_running:
+            sequence = self.waiting[position]
+            if self._waits_for_producer(sequence):
+                position += 1
+                continue
+            if not self._start(sequence):
+                return  # those behind it must not take the blocks it waits for
+            if sequence.running:
+                self._plan_prefill(sequence, may_preempt=False)
+            else:
+                position += 1
+
+    def _waits_for_producer(self, sequence: S) -> bool:
+        """Whether blocks that it could share are still being computed by another."""
+        node = sequence.waiting_on
+        if node is None:
+            return False
+        if node.producer is not None:
+            return True
+        sequence.waiting_on = None
+        return False
+
+    def _start(self, sequence: S) -> bool:
+        """Gives a waiting sequence its slot and cached blocks, or lets it wait. False if blocks are short."""
+        if self._blocked is not None and self._blocked[0] is sequence and not self.cache.fits(self._blocked[1]):
+            return False
+        self._blocked = None
+        holding = sequence.holding
+        match = self.cache.match(holding, sequence.tokens[:1] if sequence.scores_prompt else sequence.tokens)
+        pending = match.pending
+        if pending is not None and pending.producer is not None and pending.producer.priority <= sequence.priority:
+            sequence.waiting_on = pending
+            return True
+        missing = self.cache.num_missing(match, len(sequence.tokens), self.limits.prefill_chunk)
+        spare = len(self.running)  # a block for each that runs, lest it preempts the newcomer at once
+        if not self.cache.fits([count + spare for count in missing] if spare else missing):
+            self._blocked = (sequence, missing)
+            return False
+        self._open(sequence, match.num_tokens)
+        self.cache.open(holding, match)
+        if not sequence.scores_prompt:
+            self.cache.claim(holding, sequence.tokens, sequence)
+        return True
+
+    def _open(self, sequence: S, num_cached: int) -> None:
+        self.waiting.remove(sequence)
+        insort(self.running, sequence, key=rank)
+        sequence.running = True
+        sequence.num_computed = num_cached
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = num_cached
+            self.counts.queried_tokens += sequence.num_prompt
+            self.counts.hit_tokens += num_cached
+
+    def _make_room(self) -> None:
+        """Preempts less urgent sequences while a more urgent one cannot start for want of a slot or blocks."""
+        head = self.waiting[0]
+        while self.running and self.running[-1].priority > head.priority and not self._waits_for_producer(head):
+            if len(self.running) < self.limits.max_running:
+                match = self.cache.match(head.holding, head.tokens)
+                if self.cache.fits(self.cache.num_missing(match, len(head.tokens), self.limits.prefill_chunk)):
+                    return
+            self.preempt(self.running[-1])
+
+    # --- drafts ----------------------------------------------------------------------------------------------------
+
+    def _plan_drafts(self, num_decodes: int) -> None:
+        """Widens decodes by the drafts that rows, logits and free blocks allow. Nothing is preempted for a draft."""
+        for position in range(num_decodes):
+            rows = self._entries[position]
+            sequence = rows.sequence
+            if not sequence.draft_window:
+                continue
+            end = rows.start + 1
+            window = min(
+                sequence.draft_window,
+                sequence.max_length - len(sequence.tokens) - 1,
+                self._rows_left,
+                self._logits_left,
+                self.cache.reach(sequence.holding) - end,
+            )
+            if window > 0 and self.cache.reserve(sequence.holding, end + window):
+                sequence.planned_end = end + window
+                self._entries[position] = rows._replace(window=window)
+                self._rows_left -= window
+                self._logits_left -= window
+
+    def _release(self, sequence: S) -> None:
+        sequence.running = False
+        sequence.num_computed = 0
+        sequence.waiting_on = None
+        self.cache.abandon(sequence)
+        self.cache.close(sequence.holding)
