@@ -57,9 +57,6 @@ def read_config(checkpoint: Checkpoint) -> ModelConfig:
     kv_heads = _uniform(checkpoint, "attention.head_count_kv", layers, heads)
     if heads % kv_heads:
         raise settings.error("attention.head_count_kv", f"is {kv_heads}, which does not divide {heads} heads")
-    if "attention.key_length" not in settings and hidden % heads:
-        raise settings.error("attention.head_count", f"is {heads}, which does not divide embedding_length {hidden}")
-    key_dim = settings.int("attention.key_length", hidden // heads, low=1, high=_MAX_HEAD_DIM)
     eps = settings.float("attention.layer_norm_rms_epsilon")
     if eps < 0:
         raise settings.error("attention.layer_norm_rms_epsilon", f"is {eps}, must not be negative")
@@ -71,11 +68,11 @@ def read_config(checkpoint: Checkpoint) -> ModelConfig:
         context_length=settings.int("context_length", low=1, high=(1 << 31) - 1),
         num_layers=layers,
         hidden_size=hidden,
-        vocab_size=_vocab_size(checkpoint),
+        vocab_size=_vocab_size(checkpoint, hidden),
         num_heads=heads,
         num_kv_heads=kv_heads,
-        key_dim=key_dim,
-        value_dim=settings.int("attention.value_length", hidden // heads, low=1, high=_MAX_HEAD_DIM),
+        key_dim=_head_dim(checkpoint, "attention.key_length", hidden, heads),
+        value_dim=_head_dim(checkpoint, "attention.value_length", hidden, heads),
         ffn_widths=settings.per_layer("feed_forward_length", layers, low=1, high=_MAX_WIDTH),
         norm_eps=eps,
         num_experts=settings.int("expert_count", 0, low=0, high=_MAX_EXPERTS),
@@ -98,11 +95,19 @@ def _active_experts(checkpoint: Checkpoint) -> int:
     return active
 
 
-def _vocab_size(checkpoint: Checkpoint) -> int:
+def _head_dim(checkpoint: Checkpoint, key: str, hidden: int, heads: int) -> int:
+    settings = checkpoint.settings
+    if key not in settings and hidden % heads:
+        raise settings.error("attention.head_count", f"is {heads}, which does not divide embedding_length {hidden}")
+    if key not in settings and hidden // heads > _MAX_HEAD_DIM:
+        raise settings.error("attention.head_count", f"is {heads}, which makes heads of {hidden // heads:,}")
+    return settings.int(key, hidden // heads, low=1, high=_MAX_HEAD_DIM)
+
+
+def _vocab_size(checkpoint: Checkpoint, hidden: int) -> int:
     table = checkpoint.file.tensors.get("token_embd.weight")
-    if table is None:
-        raise checkpoint.file.error("token_embd.weight", "the tensor is missing")
-    rows = table.shape[0]
+    rows = 0 if table is None else table.shape[0]
+    checkpoint.weight("token_embd.weight", rows, hidden)
     metadata = checkpoint.file.metadata
     if "tokenizer.ggml.tokens" in metadata and metadata.length("tokenizer.ggml.tokens") != rows:
         entries = metadata.length("tokenizer.ggml.tokens")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..kernels.program import Gating, Partition, RopeLayout
 from .checkpoint import Checkpoint
 from .config import Definition, read_config
@@ -15,7 +17,8 @@ def build(checkpoint: Checkpoint) -> Definition:
     settings = checkpoint.settings
     if not config.num_experts:
         raise settings.error("expert_count", "is missing or 0")
-    width = settings.int("expert_feed_forward_length", low=1, high=1 << 24)
+    expert_width = settings.int("expert_feed_forward_length", low=1, high=1 << 24)
+    config = replace(config, ffn_widths=(expert_width,) * config.num_layers)  # feed_forward_length is of no layer
     base = settings.float("rope.freq_base", 10_000.0)
     group = config.kv_group("full", config.num_layers)
     attention = Attention(
@@ -27,7 +30,7 @@ def build(checkpoint: Checkpoint) -> Definition:
     )
     model = Decoder(checkpoint, config)
     model.embed()
-    for layer in range(config.num_layers):
+    for layer, width in enumerate(config.ffn_widths):
         block = f"blk.{layer}"
         model.begin_layer(layer)
         model.norm(f"{block}.attn_norm")
