@@ -1,4 +1,4 @@
-"""What a person wants to know about a model file, supported or not, in lines of text. Builds no tokenizer."""
+"""What a person wants to know about a model file, supported or not, in lines of text."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .config import Definition
 from .file_types import bytes_by_type, file_type_label
 from .gguf import GgufFile
 from .registry import build
+from .tokenizer import load_tokenizer
 
 _DRAFT_HEADS = frozenset({"dflash", "eagle3", "gemma4-assistant"})  # files that are nothing but a draft head
 _MAX_TEXT = 200
@@ -55,10 +56,14 @@ def _facts(file: GgufFile) -> Iterator[tuple[str, str]]:
 
 
 def _try_build(file: GgufFile) -> tuple[Definition | None, str | None]:
+    """The definition, if the architecture takes the file, and why it cannot be served, if it cannot."""
+    definition = None
     try:
-        return build(Checkpoint(file)), None
+        definition = build(Checkpoint(file))
+        load_tokenizer(file.metadata)
     except ModelFileError as error:
-        return None, str(error).removeprefix(f"{error.path}: ")
+        return definition, str(error).removeprefix(f"{error.path}: ")
+    return definition, None
 
 
 def _shape(definition: Definition) -> Iterator[tuple[str, str]]:
