@@ -1,0 +1,152 @@
+// Reads a tile block by block: codes as bytes, and the block's scales as floats. `Packed` reads the packed layout;
+// `Expanded` reads what `expand_tile` unpacked once, for many row groups. Both yield the same values.
+#pragma once
+#include "linear_lanes.h"
+
+namespace sf::SF_ISA {
+
+// The shape of a block's arithmetic (linear_tile.h). Formats of one kind share row panels and expanded tiles.
+struct Kind {
+  bool halves;   // two integer sums, one per 16 inputs, each with its scale
+  bool minimum;  // minus minimum * (sum of activations)
+  bool zeroed;   // integer sums start at -zero * (sum of activations)
+  bool wide;     // codes above 128, on a set that multiplies these as signed
+  constexpr int parts() const { return halves ? 2 : 1; }
+};
+constexpr bool is_wide(const Layout& l) { return kSignsWideCodes && l.max_code() > 128; }
+constexpr int zero_of(const Layout& l) { return is_wide(l) ? l.zero - 128 : l.zero; }
+constexpr Kind kind_of(const Layout& l) { return {l.halves, l.minimum, zero_of(l) != 0, is_wide(l)}; }
+
+// A part's weights are scale * (code - zero) - minimum.
+struct Scales {
+  Floats scale[2];
+  Floats minimum[2];
+};
+
+inline Floats exponent_scale(const uint8_t* p) {  // 2^(e - 128); a subnormal number for e < 2
+  Ints e = load_u8(p);
+  Ints subnormal = shl_ints(int_value(1 << 21), e);
+  return floats_of(select_below(e, 2, subnormal, shl_int<23>(sub_int(e, int_value(1)))));
+}
+inline Floats negate(Floats v) { return mul(v, splat_value(-1.0f)); }
+
+template <Format F> struct Packed {
+  static constexpr Layout layout = layout_of<F>;
+  static constexpr Kind kind = kind_of(layout);
+  static constexpr int group = layout.group;
+
+  const uint8_t* scale_group;
+  const uint8_t* codes;
+  int lane;
+  Floats d, dmin;
+  Bytes table;
+
+  Packed(const uint8_t* tile, int64_t in, int first_lane)
+      : scale_group(tile), codes(tile + codes_offset(layout, in) + 4 * first_lane), lane(first_lane) {
+    if constexpr (layout.table == Table::iq4) table = load_table(kIq4Table);
+    if constexpr (layout.table == Table::mxfp4) table = load_table(kMxfp4Table);
+  }
+  void begin_group() {
+    if constexpr (group == 1) return;
+    d = load_halves(scale_group + 2 * lane);
+    if constexpr (layout.minimum) dmin = load_halves(scale_group + 32 + 2 * lane);
+  }
+  void end_group() { scale_group += layout.scale_bytes; }
+  void end_block() { codes += layout.code_bytes(); }
+
+  Scales scales(int block) const {
+    Scales s;
+    if constexpr (F == Format::MXFP4) {
+      s.scale[0] = exponent_scale(scale_group + lane);
+    } else if constexpr (group == 1) {
+      s.scale[0] = load_halves(scale_group + 2 * lane);
+      if constexpr (layout.minimum) s.minimum[0] = negate(load_halves(scale_group + 32 + 2 * lane));  // file: added
+    } else if constexpr (F == Format::Q4_K || F == Format::Q5_K) {
+      const uint8_t* p = scale_group + 64 + 32 * block + lane;
+      s.scale[0] = mul(d, to_floats(load_u8(p)));
+      s.minimum[0] = mul(dmin, to_floats(load_u8(p + 16)));
+    } else if constexpr (F == Format::Q2_K) {
+      for (int h = 0; h < 2; ++h) {
+        Ints both = load_u8(scale_group + 64 + 32 * block + 16 * h + lane);
+        s.scale[h] = mul(d, to_floats(and_int(both, 15)));
+        s.minimum[h] = mul(dmin, to_floats(shr_int<4>(both)));
+      }
+    } else {
+      for (int h = 0; h < kind.parts(); ++h)
+        s.scale[h] = mul(d, to_floats(load_s8(scale_group + 32 + 16 * (kind.parts() * block + h) + lane)));
+    }
+    return s;
+  }
+
+  template <int G> Bytes group_codes() const {
+    Bytes v;
+    if constexpr (layout.base == 8) {
+      v = load_bytes(codes + 64 * G);
+    } else if constexpr (layout.base == 4) {
+      v = and_bytes(shift<G < 4 ? 0 : -4>(load_bytes(codes + 64 * (G % 4))), splat_byte(15));
+    } else {
+      v = and_bytes(shift<-2 * (G % 4)>(load_bytes(codes + 64 * (G / 4))), splat_byte(3));
+    }
+    if constexpr (layout.plane == 1) {
+      v = or_masked(v, shift<layout.base - G>(load_bytes(codes + 64 * layout.base)), splat_byte(1 << layout.base));
+    } else if constexpr (layout.plane == 2) {
+      Bytes plane = load_bytes(codes + 64 * (layout.base + G / 4));
+      v = or_masked(v, shift<layout.base - 2 * (G % 4)>(plane), splat_byte(3 << layout.base));
+    }
+    if constexpr (layout.table != Table::none) v = lookup(table, v);
+    return v;
+  }
+};
+
+// Expanded block: codes [8][64], scale [parts][16] f32, minimum [parts][16] f32.
+template <Kind K> struct Expanded {
+  static constexpr Kind kind = K;
+  static constexpr int group = 1;
+  static constexpr int block_bytes = 512 + 64 * K.parts() * (K.minimum ? 2 : 1);
+
+  const uint8_t* block;
+  int lane;
+
+  Expanded(const uint8_t* tile, int64_t, int first_lane) : block(tile), lane(first_lane) {}
+  void begin_group() {}
+  void end_group() {}
+  void end_block() { block += block_bytes; }
+  Scales scales(int) const {
+    Scales s;
+    const float* f = reinterpret_cast<const float*>(block + 512) + lane;
+    for (int h = 0; h < K.parts(); ++h) {
+      s.scale[h] = load_floats(f + 16 * h);
+      if constexpr (K.minimum) s.minimum[h] = load_floats(f + 16 * (K.parts() + h));
+    }
+    return s;
+  }
+  template <int G> Bytes group_codes() const { return load_bytes(block + 64 * G + 4 * lane); }
+};
+
+template <Format F> void expand_tile(const uint8_t* tile, int64_t in, uint8_t* out) {
+  using Source = Packed<F>;
+  constexpr Kind kind = Source::kind;
+  for (int lane = 0; lane < kTile; lane += kLanes) {
+    Source source(tile, in, lane);
+    uint8_t* block = out;
+    for (int64_t g = in / (32 * Source::group); g > 0; --g) {
+      source.begin_group();
+      for (int j = 0; j < Source::group; ++j) {
+        [&]<size_t... G>(std::index_sequence<G...>) {
+          (store_bytes(block + 64 * G + 4 * lane, source.template group_codes<int(G)>()), ...);
+        }(std::make_index_sequence<8>{});
+        Scales s = source.scales(j);
+        float* f = reinterpret_cast<float*>(block + 512) + lane;
+        for (int h = 0; h < kind.parts(); ++h) {
+          store_floats(f + 16 * h, s.scale[h]);
+          if constexpr (kind.minimum) store_floats(f + 16 * (kind.parts() + h), s.minimum[h]);
+        }
+        source.end_block();
+        block += Expanded<kind>::block_bytes;
+      }
+      source.end_group();
+    }
+  }
+}
+
+}  // namespace sf::SF_ISA
