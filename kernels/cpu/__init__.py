@@ -1,0 +1,1 @@
+"""Native CPU kernels: matrix products, attention, the executor and its threads."""

@@ -1,0 +1,319 @@
+// Attention over the paged cache. A "vector" is one query head of one row. Keys are visited in tiles of 32 absolute
+// positions (one block); within a split of kSplit positions the softmax is online, in tile order, from scratch; splits
+// are folded in ascending order. Nothing a vector computes depends on which vectors share its registers or its thread.
+#include <limits>
+
+#include "../rowops.h"
+#include "math.h"
+
+namespace sf::SF_ISA {
+namespace {
+
+#if defined(SF_ISA_avx512)
+constexpr int kLanesOfVectors = 8;  // vectors whose scores stay in registers together
+#elif defined(SF_ISA_avx2)
+constexpr int kLanesOfVectors = 3;
+#else
+constexpr int kLanesOfVectors = 2;
+#endif
+constexpr int kTilesPerSplit = kSplit / kBlock;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+int64_t round16(int64_t n) { return (n + 15) / 16 * 16; }
+
+// --- one block's keys and values, widened as they are read ---
+
+struct WideTile {  // float32: a block of an f32 cache, or a copy widened once for many vectors
+  const float* keys;
+  const float* values;
+  int64_t value_stride;
+  f32x16 key(int64_t d, int half) const { return load(keys + d * kBlock + half * 16); }
+  f32x16 value(int j, int64_t c) const { return load(values + j * value_stride + c); }
+};
+
+template <f32x16 (*kLoad)(const uint16_t*)>
+struct HalfTile {
+  const uint16_t* keys;
+  const uint16_t* values;
+  int64_t value_stride;
+  f32x16 key(int64_t d, int half) const { return kLoad(keys + d * kBlock + half * 16); }
+  f32x16 value(int j, int64_t c) const { return kLoad(values + j * value_stride + c); }
+};
+
+struct ByteTile {
+  const int8_t* keys;
+  const int8_t* values;
+  int64_t value_stride;
+  const uint16_t* key_scales;
+  const uint16_t* value_scales;
+  int64_t scale_stride;
+  f32x16 key(int64_t d, int half) const {
+    return load_i8(keys + d * kBlock + half * 16) * load_f16(key_scales + d / 32 * kBlock + half * 16);
+  }
+  f32x16 value(int j, int64_t c) const {
+    return load_i8(values + j * value_stride + c) * splat(f16_to_f32(value_scales[j * scale_stride + c / 32]));
+  }
+};
+
+// Calls use(tile) with the view that fits the cache's format.
+template <class Use>
+void with_tile(const KvLayout& l, const uint8_t* p, Use use) {
+  const uint8_t* v = p + l.values_at();
+  switch (l.format) {
+    case KvFormat::F32: return use(WideTile{(const float*)p, (const float*)v, l.value_dim});
+    case KvFormat::F16: return use(HalfTile<load_f16>{(const uint16_t*)p, (const uint16_t*)v, l.value_dim});
+    case KvFormat::BF16: return use(HalfTile<load_bf16>{(const uint16_t*)p, (const uint16_t*)v, l.value_dim});
+    case KvFormat::Q8_0:
+      return use(ByteTile{(const int8_t*)p, (const int8_t*)v, l.value_dim, (const uint16_t*)(p + l.key_scales_at()),
+                          (const uint16_t*)(p + l.value_scales_at()), (l.value_dim + 31) / 32});
+  }
+}
+
+// --- one tile against N vectors that see the same keys [lo, hi) of it ---
+
+struct Vectors {
+  const float* query[kLanesOfVectors];
+  float* record[kLanesOfVectors];  // [0] running maximum, [1..15] unused; then accumulator
+  float* sums[kLanesOfVectors];    // 16 lanes of the running sum
+};
+
+uint32_t lanes_between(int lo, int hi, int half) {
+  const int a = lo - half * 16 < 0 ? 0 : lo - half * 16, b = hi - half * 16 > 16 ? 16 : hi - half * 16;
+  return a < b ? (b == 16 ? 0xffffu : (1u << b) - 1) & ~((1u << a) - 1) : 0u;
+}
+
+template <int N, class Tile>
+void score(const Tile& tile, const AttendShape& s, const Vectors& v, f32x16 (&dots)[N][2]) {
+  for (int i = 0; i < N; ++i) dots[i][0] = dots[i][1] = splat(0.f);
+  for (int64_t d = 0; d < s.layout.key_dim; ++d) {
+    const f32x16 k0 = tile.key(d, 0), k1 = tile.key(d, 1);
+    for (int i = 0; i < N; ++i) {
+      const f32x16 q = splat(v.query[i][d]);
+      dots[i][0] = fma(q, k0, dots[i][0]);
+      dots[i][1] = fma(q, k1, dots[i][1]);
+    }
+  }
+}
+
+f32x16 scaled(const AttendShape& s, f32x16 dot) {
+  dot = dot * splat(s.scale);
+  return s.softcap > 0.f ? splat(s.softcap) * tanh(dot / splat(s.softcap)) : dot;
+}
+
+// Updates a vector's maximum and sum with a tile's scores and leaves the 32 weights in `weights`.
+void weigh(const AttendShape& s, f32x16 (&dots)[2], int lo, int hi, float* record, float* sums, float* weights) {
+  const uint32_t mask0 = lanes_between(lo, hi, 0), mask1 = lanes_between(lo, hi, 1);
+  const f32x16 hidden = splat(-kInfinity), zero = splat(0.f);
+  const f32x16 s0 = select(mask0, scaled(s, dots[0]), hidden), s1 = select(mask1, scaled(s, dots[1]), hidden);
+  const float before = record[0], tile_top = max_lanes(max(s0, s1)), top = tile_top > before ? tile_top : before;
+  const f32x16 w0 = select(mask0, exp(s0 - splat(top)), zero), w1 = select(mask1, exp(s1 - splat(top)), zero);
+  f32x16 sum = load(sums);
+  if (top != before) {  // otherwise the factor is exactly 1
+    const f32x16 shrink = exp(splat(before - top));
+    sum = sum * shrink;
+    for (int64_t c = 0; c < s.layout.value_dim; c += 16)
+      store(record + kRecordHeader + c, load(record + kRecordHeader + c) * shrink);
+  }
+  store(sums, sum + (w0 + w1));
+  store(weights, w0);
+  store(weights + 16, w1);
+  record[0] = top;
+}
+
+template <int N, int C, class Tile>
+void add_values(const Tile& tile, const Vectors& v, const float (&weights)[N][kBlock], int lo, int hi, int64_t c) {
+  f32x16 acc[N][C];
+  for (int i = 0; i < N; ++i)
+    for (int k = 0; k < C; ++k) acc[i][k] = load(v.record[i] + kRecordHeader + c + 16 * k);
+  for (int j = lo; j < hi; ++j) {
+    f32x16 x[C];
+    for (int k = 0; k < C; ++k) x[k] = tile.value(j, c + 16 * k);
+    for (int i = 0; i < N; ++i) {
+      const f32x16 w = splat(weights[i][j]);
+      for (int k = 0; k < C; ++k) acc[i][k] = fma(w, x[k], acc[i][k]);
+    }
+  }
+  for (int i = 0; i < N; ++i)
+    for (int k = 0; k < C; ++k) store(v.record[i] + kRecordHeader + c + 16 * k, acc[i][k]);
+}
+
+template <int N, class Tile>
+void apply(const Tile& tile, const AttendShape& s, const Vectors& v, int lo, int hi) {
+  f32x16 dots[N][2];
+  float weights[N][kBlock];
+  score<N>(tile, s, v, dots);
+  for (int i = 0; i < N; ++i) weigh(s, dots[i], lo, hi, v.record[i], v.sums[i], weights[i]);
+  constexpr int C = N == 1 ? 4 : N <= 3 ? 2 : 1;  // enough independent sums to hide the latency of one
+  int64_t c = 0;
+  for (; c + 16 * C <= round16(s.layout.value_dim); c += 16 * C) add_values<N, C>(tile, v, weights, lo, hi, c);
+  for (; c < s.layout.value_dim; c += 16) add_values<N, 1>(tile, v, weights, lo, hi, c);
+}
+
+template <class Tile, int N = kLanesOfVectors>
+void apply_some(const Tile& tile, const AttendShape& s, const Vectors& v, int n, int lo, int hi) {
+  if (n == N) return apply<N>(tile, s, v, lo, hi);
+  if constexpr (N > 1) apply_some<Tile, N - 1>(tile, s, v, n, lo, hi);
+}
+
+// --- rows of a task against one tile ---
+
+struct Interval {
+  int lo, hi;
+};
+// Keys of the tile that starts at `first` visible from `position`; empty (hi <= lo) where none is.
+Interval visible(int64_t window, int64_t position, int64_t first) {
+  const int64_t oldest = window > 0 ? position - window + 1 : 0;
+  const int64_t lo = oldest - first, hi = position - first + 1;
+  return {int(lo < 0 ? 0 : lo > kBlock ? kBlock : lo), int(hi < 0 ? 0 : hi > kBlock ? kBlock : hi)};
+}
+
+struct Scratch {
+  float* sums;    // [vectors][16]
+  float* keys;    // [key_dim][32]
+  float* values;  // [32][round16(value_dim)]
+};
+
+template <class Tile>
+void apply_rows(const Tile& tile, const AttendShape& s, const AttendTask& t, int64_t first, float* records, float* sums) {
+  const int64_t stride = record_floats(s.layout.value_dim);
+  Vectors v;
+  int n = 0;
+  Interval shared{0, 0};
+  const auto flush = [&] {
+    if (n) apply_some(tile, s, v, n, shared.lo, shared.hi);
+    n = 0;
+  };
+  for (int r = 0; r < t.rows; ++r) {
+    const Interval seen = visible(s.window, t.position + r, first);
+    if (seen.lo >= seen.hi) continue;
+    if (n && (seen.lo != shared.lo || seen.hi != shared.hi)) flush();
+    shared = seen;
+    for (int g = 0; g < s.group; ++g) {
+      const int64_t i = int64_t(r) * s.group + g;
+      v.query[n] = t.query + r * t.query_stride + g * s.layout.key_dim;
+      v.record[n] = records + i * stride;
+      v.sums[n] = sums + i * 16;
+      if (++n == kLanesOfVectors) flush();
+    }
+  }
+  flush();
+}
+
+template <class Tile>
+WideTile widen(const Tile& tile, const KvLayout& l, const Scratch& scratch) {
+  const int64_t stride = round16(l.value_dim);
+  for (int64_t d = 0; d < l.key_dim; ++d)
+    for (int half = 0; half < 2; ++half) store(scratch.keys + d * kBlock + half * 16, tile.key(d, half));
+  for (int j = 0; j < kBlock; ++j)
+    for (int64_t c = 0; c < stride; c += 16) store(scratch.values + j * stride + c, tile.value(j, c));
+  return {scratch.keys, scratch.values, stride};
+}
+
+Scratch carve(const AttendShape& s, int vectors, float* scratch) {
+  float* keys = scratch + int64_t(vectors) * 16;
+  return {scratch, keys, keys + s.layout.key_dim * kBlock};
+}
+
+size_t scratch_floats(const AttendShape& s, int rows) {
+  const int64_t records = int64_t(rows) * s.group * record_floats(s.layout.value_dim) * 2;
+  return size_t(records + int64_t(rows) * s.group * 16 + kBlock * (s.layout.key_dim + round16(s.layout.value_dim)));
+}
+
+int64_t oldest_key(const AttendShape& s, int64_t position) {
+  return s.window > 0 && position >= s.window ? position - s.window + 1 : 0;
+}
+
+bool sees_split(const AttendShape& s, int64_t position, int64_t split) {
+  return oldest_key(s, position) / kSplit <= split && split <= position / kSplit;
+}
+
+void partial(const AttendShape& s, const AttendTask& t, int64_t split, float* records, float* memory) {
+  const int vectors = t.rows * s.group;
+  const int64_t stride = record_floats(s.layout.value_dim);
+  const Scratch scratch = carve(s, vectors, memory);
+  for (int i = 0; i < vectors; ++i) {
+    if (!sees_split(s, t.position + i / s.group, split)) continue;
+    std::memset(records + i * stride, 0, size_t(stride) * 4);
+    std::memset(scratch.sums + i * 16, 0, 64);
+    records[i * stride] = -kInfinity;
+  }
+  const int64_t oldest = oldest_key(s, t.position) / kBlock, newest = (t.position + t.rows - 1) / kBlock;
+  int64_t begin = split * kTilesPerSplit, end = begin + kTilesPerSplit;
+  begin = begin < oldest ? oldest : begin;
+  end = end > newest + 1 ? newest + 1 : end;
+  for (int64_t b = begin; b < end; ++b) {
+    with_tile(s.layout, t.head + size_t(t.blocks[b]) * t.block_bytes, [&](const auto& tile) {
+      if (vectors > kLanesOfVectors && s.layout.format != KvFormat::F32)
+        apply_rows(widen(tile, s.layout, scratch), s, t, b * kBlock, records, scratch.sums);
+      else
+        apply_rows(tile, s, t, b * kBlock, records, scratch.sums);
+    });
+  }
+  for (int i = 0; i < vectors; ++i)
+    if (sees_split(s, t.position + i / s.group, split)) records[i * stride + 1] = sum_lanes(load(scratch.sums + i * 16));
+}
+
+// into = into + next, both relative to their maxima.
+void fold(float* into, const float* next, int64_t value_dim) {
+  const float top = next[0] > into[0] ? next[0] : into[0];
+  const float a = exp(into[0] - top), b = exp(next[0] - top);
+  into[0] = top;
+  into[1] = into[1] * a + next[1] * b;
+  into += kRecordHeader;
+  next += kRecordHeader;
+  for (int64_t c = 0; c < value_dim; c += 16) store(into + c, fma(load(into + c), splat(a), load(next + c) * splat(b)));
+}
+
+void write_out(const AttendShape& s, const AttendTask& t, int vector, float* record) {
+  const int row = vector / s.group, g = vector % s.group;
+  if (t.sinks) {  // one more logit in the denominator, without a value
+    const float top = t.sinks[g] > record[0] ? t.sinks[g] : record[0], a = exp(record[0] - top);
+    record[1] = record[1] * a + exp(t.sinks[g] - top);
+    for (int64_t c = 0; c < s.layout.value_dim; c += 16)
+      store(record + kRecordHeader + c, load(record + kRecordHeader + c) * splat(a));
+  }
+  const float inverse = 1.f / record[1];
+  float* out = t.out + row * t.out_stride + g * s.layout.value_dim;
+  for (int64_t c = 0; c < s.layout.value_dim; ++c) out[c] = record[kRecordHeader + c] * inverse;
+}
+
+void finish(const AttendShape& s, const AttendTask& t, int64_t first_split, float* const* records) {
+  const int64_t stride = record_floats(s.layout.value_dim);
+  for (int i = 0; i < t.rows * s.group; ++i) {
+    const int64_t position = t.position + i / s.group;
+    const int64_t from = oldest_key(s, position) / kSplit, to = position / kSplit;
+    float* total = records[from - first_split] + i * stride;
+    for (int64_t p = from + 1; p <= to; ++p) fold(total, records[p - first_split] + i * stride, s.layout.value_dim);
+    write_out(s, t, i, total);
+  }
+}
+
+void attend(const AttendShape& s, const AttendTask& t, float* memory) {
+  const int vectors = t.rows * s.group;
+  const int64_t stride = record_floats(s.layout.value_dim);
+  float* totals = memory;
+  float* records = totals + vectors * stride;
+  float* scratch = records + vectors * stride;
+  const int64_t from = oldest_key(s, t.position) / kSplit, to = (t.position + t.rows - 1) / kSplit;
+  for (int64_t split = from; split <= to; ++split) {
+    partial(s, t, split, records, scratch);
+    for (int i = 0; i < vectors; ++i) {
+      const int64_t position = t.position + i / s.group;
+      if (!sees_split(s, position, split)) continue;
+      if (oldest_key(s, position) / kSplit == split)
+        std::memcpy(totals + i * stride, records + i * stride, size_t(stride) * 4);
+      else
+        fold(totals + i * stride, records + i * stride, s.layout.value_dim);
+    }
+  }
+  for (int i = 0; i < vectors; ++i) write_out(s, t, i, totals + i * stride);
+}
+
+}  // namespace
+
+const AttendKernels& attend_kernels() {
+  static const AttendKernels table{scratch_floats, partial, finish, attend};
+  return table;
+}
+
+}  // namespace sf::SF_ISA

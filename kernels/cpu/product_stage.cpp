@@ -1,0 +1,87 @@
+#include "product_stage.h"
+
+#include <algorithm>
+
+namespace sf {
+
+// Only sizes chunks: a tile costs its bytes at about 16 GB/s or its arithmetic at about 100 multiply-adds a nanosecond.
+double tile_nanoseconds(const PackedMatrix& m, int64_t rows) {
+  return std::max(double(m.tile_bytes) / 16., double(rows * m.in * kTile) / 100.);
+}
+
+double chunk_budget(double total_ns, int threads) {
+  return std::clamp(total_ns / (threads * 6), 2000., 200000.);
+}
+
+Cut::Cut(int64_t rows, int64_t tiles, double tile_ns, double budget_ns, int64_t unit) : rows(rows), tiles(tiles) {
+  if (rows == 0) return;
+  const int64_t units = (tiles + unit - 1) / unit;
+  const double unit_ns = tile_ns * double(unit);
+  const int64_t wanted = std::clamp<int64_t>(int64_t(budget_ns / unit_ns), 1, units);
+  const int64_t parts = (units + wanted - 1) / wanted;
+  tiles_each = (units + parts - 1) / parts * unit;  // even shares
+  tile_parts = (tiles + tiles_each - 1) / tiles_each;
+  const int64_t row_wanted = std::clamp<int64_t>(int64_t(double(rows) * budget_ns / unit_ns), 64, std::max<int64_t>(64, rows));
+  rows_each = wanted > 1 ? rows : (row_wanted + 7) / 8 * 8;
+  row_parts = (rows + rows_each - 1) / rows_each;
+}
+
+Rectangle Cut::at(int chunk) const {
+  const int64_t t = chunk / row_parts, r = chunk % row_parts;  // the same weights for successive chunks
+  return {r * rows_each, std::min(rows, (r + 1) * rows_each), t * tiles_each, std::min(tiles, (t + 1) * tiles_each)};
+}
+
+void multiply(const Kernels& k, const Product& p, const ActivationRows& a, const Rectangle& r) {
+  Epilogue e;
+  e.bias = p.bias ? p.bias->data() : nullptr;
+  e.residual = p.residual ? p.residual->data : nullptr;
+  e.residual_stride = p.residual ? p.residual->stride : 0;
+  k.linear->matmul(p.weight->only(), a, r.row_begin, r.row_end, r.tile_begin, r.tile_end, e, p.out->data, p.out->stride);
+}
+
+int ProductStage::chunks(const Step& step, int threads) {
+  const int rows = step.count(src_.of_logits);
+  double total = 0;
+  for (const Product& p : products_) total += tile_nanoseconds(p.weight->only(), rows) * double(p.weight->only().tiles());
+  int n = 0;
+  for (size_t i = 0; i < products_.size(); ++i) {
+    const PackedMatrix& m = products_[i].weight->only();
+    cuts_[i] = Cut(rows, m.tiles(), tile_nanoseconds(m, rows), chunk_budget(total, threads), 1);
+    n += cuts_[i].chunks();
+  }
+  return n;
+}
+
+void ProductStage::run(const Step&, int chunk, int) noexcept {
+  size_t i = 0;
+  while (chunk >= cuts_[i].chunks()) chunk -= cuts_[i++].chunks();
+  multiply(kernels_, products_[i], src_.activations(), cuts_[i].at(chunk));
+}
+
+GatedStage::GatedStage(const Kernels& kernels, RowBuffer& src, Product gate, Product up, RowBuffer& out, Act act, bool quantise)
+    : kernels_(kernels), src_(src), gate_(std::move(gate)), up_(std::move(up)), out_(out), act_(act), quantise_(quantise) {
+  if (quantise) out_.add_quantised();
+}
+
+int GatedStage::chunks(const Step& step, int threads) {
+  const int rows = step.count(src_.of_logits);
+  const PackedMatrix &g = gate_.weight->only(), &u = up_.weight->only();
+  const double tile_ns = tile_nanoseconds(g, rows) + tile_nanoseconds(u, rows);
+  cut_ = Cut(rows, g.tiles(), tile_ns, chunk_budget(tile_ns * double(g.tiles()), threads), 2);  // 2: blocks of 32
+  return cut_.chunks();
+}
+
+void GatedStage::run(const Step&, int chunk, int) noexcept {
+  const Rectangle r = cut_.at(chunk);
+  multiply(kernels_, gate_, src_.activations(), r);
+  multiply(kernels_, up_, src_.activations(), r);
+  const int64_t begin = r.tile_begin * kTile, n = std::min(out_.width, r.tile_end * kTile) - begin, width = out_.width;
+  for (int64_t i = r.row_begin; i < r.row_end; ++i) {
+    float* out = out_.row(i) + begin;
+    kernels_.rows->gate(act_, gate_.out->row(i) + begin, up_.out->row(i) + begin, n, out);
+    if (quantise_)
+      kernels_.linear->quantise_row(out, n, out_.q + i * width + begin, out_.d + (i * width + begin) / 32, out_.sums + (i * width + begin) / 16);
+  }
+}
+
+}  // namespace sf

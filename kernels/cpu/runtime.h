@@ -1,0 +1,52 @@
+// What all executors of a backend share: the instruction set's kernels, the threads, and packed weights.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linear.h"
+#include "pool.h"
+#include "rowops.h"
+
+namespace sf {
+
+// Kernels of one instruction set.
+struct Kernels {
+  const LinearKernels* linear;
+  const RowKernels* rows;
+  const AttendKernels* attend;
+};
+Kernels find_kernels(const std::string& isa);  // throws std::invalid_argument where this machine cannot run it
+
+// Memory of attention, shared by all its stages: one runs at a time.
+struct AttendWorkspace {
+  std::vector<std::vector<float>> scratch;  // by worker
+  std::vector<float> records;               // partial results of split tasks
+};
+
+class Runtime : public std::enable_shared_from_this<Runtime> {
+ public:
+  Runtime(const std::string& isa, int threads) : kernels(find_kernels(isa)), pool(threads) { attend.scratch.resize(size_t(threads)); }
+  const Kernels kernels;
+  ThreadPool pool;  // runs one job at a time: executors of one runtime belong to one thread
+  AttendWorkspace attend;
+};
+
+// A weight packed for the kernels: one matrix, or one for each expert.
+struct Matrices : std::enable_shared_from_this<Matrices> {
+  Matrices() = default;
+  Matrices(const Matrices&) = delete;
+  std::vector<std::unique_ptr<PackedMatrix>> parts;
+  const PackedMatrix& only() const { return *parts.front(); }
+};
+std::shared_ptr<Matrices> pack(Runtime& runtime, Format format, int64_t parts, int64_t out, int64_t in, const uint8_t* data);
+
+// A norm's or bias' weights, widened to float32 and padded to whole lanes.
+struct Vector : std::enable_shared_from_this<Vector> {
+  explicit Vector(size_t n) : values((n + 15) / 16 * 16) {}
+  float* data() { return values.data(); }
+  std::vector<float> values;
+};
+std::shared_ptr<Vector> widen(const Runtime& runtime, Format format, int64_t n, const uint8_t* data);
+
+}  // namespace sf
