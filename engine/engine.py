@@ -12,20 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from ..kernels.backend import Backend
 from ..kernels.errors import RequestError
+from ..models.load import LoadedModel
 from .config import EngineConfig
 from .core import EngineCore
 from .metrics import Metrics
 from .request import Output, Submission
 from .resources import Resources, allocate
-
-if TYPE_CHECKING:
-    from ..models.load import LoadedModel
 
 _log = logging.getLogger("surefoot.engine")
 

@@ -143,6 +143,14 @@ class KvCache:
             missing.append(min(revived + total - hit, behind + blocks_for(ahead) + 1))
         return missing
 
+    def num_outstanding(self, holding: Holding, positions: int, ahead: int) -> list[int]:
+        """Per group, how many more blocks a running sequence takes to hold so many positions."""
+        more = blocks_for(positions) - holding.num_blocks
+        return [
+            max(0, min(more, behind + blocks_for(ahead) + 1 - (holding.num_blocks - first)))
+            for behind, first in zip(self._behind, holding.first, strict=True)
+        ]
+
     def fits(self, missing: Sequence[int]) -> bool:
         """Whether every group has so many blocks available."""
         return all(pool.num_available >= count for pool, count in zip(self.pools, missing, strict=True))

@@ -6,19 +6,16 @@ import logging
 import time
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 from ..kernels.backend import Backend, KvPool, Limits
 from ..kernels.program import BLOCK
+from ..models.load import LoadedModel
 from .config import EngineConfig
 from .cost_curve import CostCurve
 from .kv_cache import KvCache, blocks_for
 from .memory import MIB, plan_memory
 from .runner import StepRunner, scratch_step
 from .scheduler import StepLimits
-
-if TYPE_CHECKING:
-    from ..models.load import LoadedModel
 
 _log = logging.getLogger("surefoot.engine")
 MEASURE_SECONDS = 0.3

@@ -10,11 +10,14 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import Generic, Protocol
 
-from .kv_cache import KvCache
+from .kv_cache import KvCache, Match
 from .sequence import Plan, Rows, S, Sequence
 
 MIN_PREFILL_ROWS = 16  # a prompt makes progress in every step, however slow the machine
 MIXED_STEP_SECONDS = 0.1  # about what a running stream may be held up by somebody's prompt
+
+
+NO_MATCH = Match([], None)
 
 
 class StepCost(Protocol):
@@ -49,6 +52,32 @@ def rank(sequence: Sequence) -> tuple[int, int]:
     return sequence.rank
 
 
+def share_rows(prefills: list[S], budget: int) -> list[tuple[S, int]]:
+    """How many rows each prompt gets.
+
+    The first in rank takes what it can use, but equally urgent prompts with less left than it share up to half of the
+    rows, the shortest first: a short question does not wait for a long document.
+    """
+    head = prefills[0]
+    if len(prefills) == 1:
+        return [(head, min(budget, len(head.tokens) - head.num_computed))]
+    left = {sequence: len(sequence.tokens) - sequence.num_computed for sequence in prefills}
+    shares = dict.fromkeys(prefills, 0)
+    shorter = [
+        sequence for sequence in prefills[1:] if sequence.priority == head.priority and left[sequence] < left[head]
+    ]
+    shared = budget // 2
+    for sequence in sorted(shorter, key=left.__getitem__):
+        shares[sequence] = min(left[sequence], shared)
+        shared -= shares[sequence]
+    rest = budget - budget // 2 + shared
+    for sequence in prefills:
+        more = min(left[sequence] - shares[sequence], rest)
+        shares[sequence] += more
+        rest -= more
+    return list(shares.items())
+
+
 class Scheduler(Generic[S]):
     """Queues of waiting and running sequences, both in rank order."""
 
@@ -64,9 +93,7 @@ class Scheduler(Generic[S]):
         self._entries: list[Rows[S]] = []
         self._rows_left = 0
         self._logits_left = 0
-        self._prefill_rows = 0
-        self._short_of_blocks = False
-        self._blocked: tuple[S, list[int]] | None = None  # head of the queue and the blocks it waits for
+        self._blocked: tuple[object, ...] = ()  # who could not start and what there was then: look again on a change
 
     @property
     def has_work(self) -> bool:
@@ -103,37 +130,31 @@ class Scheduler(Generic[S]):
         self._entries = []
         self._rows_left = self.limits.max_rows
         self._logits_left = self.limits.max_logits_rows
-        self._short_of_blocks = False
         if self.waiting:
             self._make_room()
-        prefills = self._plan_decodes()
+        preemptions = self.counts.preemptions
+        self._plan_decodes()
         num_decodes = len(self._entries)
-        self._prefill_rows = self._prefill_budget(num_decodes, prefills)
-        budget = self._prefill_rows
-        for sequence in prefills:
-            if sequence.running:
-                self._plan_prefill(sequence, may_preempt=True)
-        if self.waiting and not self._short_of_blocks:
+        if self.waiting and self.counts.preemptions == preemptions:
             self._admit()
+        num_prefill_rows = self._plan_prefills(num_decodes) if num_decodes < len(self.running) else 0
         self._plan_drafts(num_decodes)
         assert self._entries or not self.has_work, "sequences are left but none can run"
-        return Plan(self._entries, budget - self._prefill_rows, num_decodes)
+        return Plan(self._entries, num_prefill_rows, num_decodes)
 
     # --- running sequences -----------------------------------------------------------------------------------------
 
-    def _plan_decodes(self) -> list[S]:
-        """One row for every sequence that decodes. Returns those that prefill."""
-        prefills: list[S] = []
+    def _plan_decodes(self) -> None:
+        """One row for every sequence that decodes."""
         reserve = self.cache.reserve
         for sequence in tuple(self.running):
             if not sequence.running:  # preempted by one before it
                 continue
             start = sequence.num_computed
             if len(sequence.tokens) - start != 1 or sequence.scores_prompt:
-                prefills.append(sequence)
-            elif reserve(sequence.holding, start + 1) or self._reserve_by_preempting(sequence, start + 1):
+                continue
+            if reserve(sequence.holding, start + 1) or self._reserve_by_preempting(sequence, start + 1):
                 self._enter(Rows(sequence, start, 1, 1))
-        return prefills
 
     def _enter(self, rows: Rows[S]) -> None:
         sequence = rows.sequence
@@ -166,19 +187,22 @@ class Scheduler(Generic[S]):
 
     # --- prefills --------------------------------------------------------------------------------------------------
 
-    def _prefill_budget(self, num_decodes: int, prefills: list[S]) -> int:
-        """Rows that prompts may take in this step."""
-        limit = min(self.limits.prefill_chunk, self._rows_left)
-        if not num_decodes or not (prefills or self.waiting):
-            return limit
-        context = prefills[0].num_computed if prefills else 0
-        rows = self._cost.rows_within(MIXED_STEP_SECONDS, num_decodes, context)
-        return min(limit, max(MIN_PREFILL_ROWS, rows))
+    def _plan_prefills(self, num_decodes: int) -> int:
+        """Chunks for the sequences that prefill. Returns how many rows they got."""
+        prefills = [sequence for sequence in self.running if sequence.planned_step != self._step]
+        budget = min(self.limits.prefill_chunk, self._rows_left)
+        if num_decodes:
+            rows = self._cost.rows_within(MIXED_STEP_SECONDS, num_decodes, prefills[0].num_computed)
+            budget = min(budget, max(MIN_PREFILL_ROWS, rows))
+        before = self._rows_left
+        for sequence, count in share_rows(prefills, budget):
+            if sequence.running:  # not preempted by one before it
+                self._plan_prefill(sequence, count)
+        return before - self._rows_left
 
-    def _plan_prefill(self, sequence: S, may_preempt: bool) -> None:
-        """The sequence's next chunk: as many rows as budget, logits and blocks allow, perhaps none."""
+    def _plan_prefill(self, sequence: S, count: int) -> None:
+        """The sequence's next chunk: at most `count` rows, fewer if logits or blocks are short, perhaps none."""
         start, length = sequence.num_computed, len(sequence.tokens)
-        count = min(length - start, self._prefill_rows)
         if sequence.scores_prompt:
             count = min(count, self._logits_left)
         elif start + count == length and not self._logits_left:
@@ -187,34 +211,29 @@ class Scheduler(Generic[S]):
             return
         cache, holding = self.cache, sequence.holding
         if not cache.reserve(holding, start + count):
-            self._short_of_blocks = True
             self._trim_drafts()
             count = min(count, cache.reach(holding) - start)
-            if count <= 0 and may_preempt and self._reserve_by_preempting(sequence, start + 1):
-                count = 1  # the rest of the block comes with it, the rest of the chunk in later steps
-            if count <= 0 or not sequence.running:
-                return
+            if count <= 0:
+                if not self._reserve_by_preempting(sequence, start + 1):
+                    return
+                count = 1  # the rest of the chunk comes in later steps
             reserved = cache.reserve(holding, start + count)
             assert reserved, "blocks counted as available were not"
         num_logits = count if sequence.scores_prompt else int(start + count == length)
-        self._prefill_rows -= count
         self._enter(Rows(sequence, start, count, num_logits))
 
     # --- newcomers -------------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Starts waiting sequences, in rank order, while there are rows, slots and blocks."""
+        """Starts waiting sequences, in rank order, while there are slots and blocks."""
         position = 0
-        while position < len(self.waiting) and self._prefill_rows > 0 and len(self.running) < self.limits.max_running:
+        while position < len(self.waiting) and len(self.running) < self.limits.max_running:
             sequence = self.waiting[position]
             if self._waits_for_producer(sequence):
                 position += 1
-                continue
-            if not self._start(sequence):
+            elif not self._start(sequence):
                 return  # those behind it must not take the blocks it waits for
-            if sequence.running:
-                self._plan_prefill(sequence, may_preempt=False)
-            else:
+            elif not sequence.running:
                 position += 1
 
     def _waits_for_producer(self, sequence: S) -> bool:
@@ -228,44 +247,54 @@ class Scheduler(Generic[S]):
         return False
 
     def _start(self, sequence: S) -> bool:
-        """Gives a waiting sequence its slot and cached blocks, or lets it wait. False if blocks are short."""
-        if self._blocked is not None and self._blocked[0] is sequence and not self.cache.fits(self._blocked[1]):
+        """Gives a waiting sequence its slot and cached blocks, or a producer to wait for. False if blocks are short."""
+        state = (sequence, len(self.running), *(pool.num_available for pool in self.cache.pools))
+        if state == self._blocked:
             return False
-        self._blocked = None
-        holding = sequence.holding
-        match = self.cache.match(holding, sequence.tokens[:1] if sequence.scores_prompt else sequence.tokens)
+        match = self._match(sequence)
         pending = match.pending
         if pending is not None and pending.producer is not None and pending.producer.priority <= sequence.priority:
             sequence.waiting_on = pending
             return True
-        missing = self.cache.num_missing(match, len(sequence.tokens), self.limits.prefill_chunk)
-        spare = len(self.running)  # a block for each that runs, lest it preempts the newcomer at once
-        if not self.cache.fits([count + spare for count in missing] if spare else missing):
-            self._blocked = (sequence, missing)
+        missing = self._missing(sequence, match)
+        if not self.cache.fits(missing):
+            self._blocked = state
             return False
-        self._open(sequence, match.num_tokens)
-        self.cache.open(holding, match)
-        if not sequence.scores_prompt:
-            self.cache.claim(holding, sequence.tokens, sequence)
+        self._open(sequence, match)
         return True
 
-    def _open(self, sequence: S, num_cached: int) -> None:
+    def _match(self, sequence: S) -> Match:
+        return NO_MATCH if sequence.scores_prompt else self.cache.match(sequence.holding, sequence.tokens)
+
+    def _missing(self, sequence: S, match: Match) -> list[int]:
+        """Blocks per group that must be available for it to start, and for those that run to go on beside it."""
+        ahead = self.limits.prefill_chunk
+        missing = self.cache.num_missing(match, len(sequence.tokens), ahead)
+        for other in self.running:
+            more = self.cache.num_outstanding(other.holding, len(other.tokens) + 1, ahead)
+            missing = [count + extra for count, extra in zip(missing, more, strict=True)]
+        return missing
+
+    def _open(self, sequence: S, match: Match) -> None:
         self.waiting.remove(sequence)
         insort(self.running, sequence, key=rank)
         sequence.running = True
-        sequence.num_computed = num_cached
+        sequence.num_computed = match.num_tokens
         if sequence.cached_tokens is None:
-            sequence.cached_tokens = num_cached
+            sequence.cached_tokens = match.num_tokens
             self.counts.queried_tokens += sequence.num_prompt
-            self.counts.hit_tokens += num_cached
+            self.counts.hit_tokens += match.num_tokens
+        self.cache.open(sequence.holding, match)
+        if not sequence.scores_prompt:
+            self.cache.claim(sequence.holding, sequence.tokens, sequence)
 
     def _make_room(self) -> None:
         """Preempts less urgent sequences while a more urgent one cannot start for want of a slot or blocks."""
         head = self.waiting[0]
         while self.running and self.running[-1].priority > head.priority and not self._waits_for_producer(head):
             if len(self.running) < self.limits.max_running:
-                match = self.cache.match(head.holding, head.tokens)
-                if self.cache.fits(self.cache.num_missing(match, len(head.tokens), self.limits.prefill_chunk)):
+                match = self._match(head)
+                if match.pending is not None or self.cache.fits(self._missing(head, match)):
                     return
             self.preempt(self.running[-1])
 

@@ -62,11 +62,9 @@ def _sliding_layers(checkpoint: Checkpoint, config: ModelConfig) -> list[bool]:
 
 
 def _attention(checkpoint: Checkpoint, config: ModelConfig, group: KvGroup) -> Attention:
-    settings = checkpoint.settings
-    if group.window is None:
-        base, scaling = settings.float("rope.freq_base", 1_000_000.0), read_rope_scaling(checkpoint)
-    else:
-        base, scaling = settings.float("rope.freq_base_swa", 10_000.0), RopeScaling()
+    full = checkpoint.settings.float("rope.freq_base", 1_000_000.0), read_rope_scaling(checkpoint)
+    sliding = checkpoint.settings.float("rope.freq_base_swa", 10_000.0), RopeScaling()
+    base, scaling = full if group.window is None else sliding
     width = config.hidden_size / config.num_heads if config.num_layers == _LAYERS_27B else config.key_dim
     return Attention(
         group=group,

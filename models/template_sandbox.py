@@ -1,6 +1,8 @@
-"""The Jinja dialect of chat templates, fenced in: no way out of the sandbox, bounded time, text and output.
+"""The Jinja dialect of chat templates, fenced in.
 
-A template comes with the model file. It may be broken or hostile; it must not hang the server or fill its memory.
+A template comes with the model file and may be broken or hostile. Python's inside is out of its reach, loops and macros
+run against a clock, and the operators that grow values (`+ * ** ~`) and the output have a limit. Methods and filters
+that grow a text (`replace`, `center`) have none.
 """
 
 from __future__ import annotations

@@ -20,14 +20,14 @@ def pack(values: Mapping[str, Value], tensors: Tensors, *, alignment: int = 32, 
     """A whole file."""
     out = [b"GGUF", struct.pack("<IQQ", version, len(tensors), len(values))]
     out += [pack_text(key) + pack_value(value) for key, value in values.items()]
-    data = b""
+    data = bytearray()
     for name, (type_id, shape, raw) in tensors.items():
         data += bytes(-len(data) % alignment)
         dims = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
         out.append(pack_text(name) + dims + struct.pack("<IQ", type_id, len(data)))
         data += raw
     header = b"".join(out)
-    return header + bytes(-len(header) % alignment) + data
+    return header + bytes(-len(header) % alignment) + bytes(data)
 
 
 def pack_text(text: str) -> bytes:

@@ -67,7 +67,7 @@ def _usable_merges(metadata: Metadata, ids: dict[str, int], unreachable: set[str
     for rank, merge in enumerate(metadata.strings("merges")):
         at = merge.find(" ", 1)
         left, right = merge[:at], merge[at + 1 :]
-        if left in ids and right in ids and left + right in ids:
+        if at > 0 and left in ids and right in ids and left + right in ids:
             yield left, right
         elif unreachable.isdisjoint((left, right, left + right)):
             metadata.fail("merges", f"merge {rank}, '{merge}', does not fit the vocabulary")

@@ -1,4 +1,4 @@
-"""The engine's thread and door: submissions, cancellations, refusals, drain, health, faults that stay where they are."""
+"""The engine's thread and door: submissions, cancellations, refusals, drain, health, faults that stay put."""
 
 from __future__ import annotations
 

@@ -1,0 +1,46 @@
+"""From a model file to an engine that is ready to start: the one place where model, backend and engine meet."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from prometheus_client import CollectorRegistry
+
+from ..kernels.errors import ConfigError
+from ..kernels.formats import KvType
+from ..kernels.registry import create_backend
+from ..models.load import LoadedModel, load_model
+from .config import EngineConfig
+from .engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """A model and the engine that serves it, not started yet."""
+
+    model: LoadedModel
+    engine: Engine
+    backend: str  # its name, for people
+
+
+def open_engine(
+    path: str | os.PathLike[str],
+    config: EngineConfig,
+    *,
+    kv_type: str = "f16",
+    backend: str | None = None,
+    threads: int | None = None,
+    registry: CollectorRegistry | None = None,
+) -> OpenedModel:
+    """Loads a file onto a backend (None: the best of this installation). Raises StartError.
+
+    `kv_type` is a name, so that callers need no kernel types; it replaces the one in `config`.
+    """
+    known = {kind.value: kind for kind in KvType}
+    if kv_type not in known:
+        raise ConfigError(f"KV type '{kv_type}' is not known (known: {', '.join(known)})")
+    model = load_model(path)
+    chosen = create_backend(backend, threads)
+    engine = Engine(model, chosen, replace(config, kv_type=known[kv_type]), registry)
+    return OpenedModel(model, engine, chosen.name)

@@ -1,0 +1,66 @@
+"""The outermost layer around the app: request ids, the access log (never a prompt, never a query string), counters."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .http_metrics import HttpMetrics
+
+_log = logging.getLogger("surefoot.access")
+_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_ID_HEADER = b"x-request-id"
+
+
+class AccessLog:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        started = time.perf_counter()
+        status = 0
+
+        async def send_tagged(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], (_ID_HEADER, request_id.encode())]}
+            await send(message)
+
+        self._metrics.open_requests.inc()
+        try:
+            await self._app(scope, receive, send_tagged)
+        finally:
+            self._metrics.open_requests.dec()
+            self._metrics.count_response(_route(scope), status)
+            elapsed_ms = (time.perf_counter() - started) * 1e3
+            client = scope.get("client") or ("-", 0)
+            _log.info(
+                "%s %s %s %d %.1fms %s", client[0], scope["method"], scope["path"], status, elapsed_ms, request_id
+            )
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's X-Request-Id where it is harmless, else a new one."""
+    for name, value in scope["headers"]:
+        if name == _ID_HEADER:
+            sent = value.decode("latin-1")
+            if _SANE_ID.fullmatch(sent):
+                return sent
+    return f"req_{secrets.token_hex(12)}"
+
+
+def _route(scope: Scope) -> str:
+    """The pattern that matched, so that strangers cannot create label values."""
+    return getattr(scope.get("route"), "path", "none")

@@ -1,0 +1,193 @@
+"""`POST /v1/completions`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from ...engine.request import Finish, Output
+from ..bridge import Choice
+from ..choices import (
+    CompletionLogprobs,
+    Held,
+    Judged,
+    TokenNames,
+    Usage,
+    finish_reason,
+    judged_output,
+    judged_prompt,
+)
+from ..ports import Tokenizer
+from ..prompts import Prompt
+from ..reply import Chunk, reply
+from ..schema.completions import CompletionRequest
+from ..schema.sampling import choice_seed
+from ..service import Header, Service, new_id, service_of
+from .chat import with_usage
+
+router = APIRouter()
+
+_DEFAULT_MAX_TOKENS = 16  # OpenAI's
+
+
+@router.post("/v1/completions")
+async def create_completion(request: Request) -> Response:
+    """Continues one or several prompts."""
+    service = service_of(request)
+    tenant = service.gate.tenant(request)
+    body = await service.read(request, CompletionRequest)
+    model = service.model.check(body.model)
+    prompts = await service.prompter.from_items(body.prompt)
+    seed = body.drawn_seed()
+    choices = [choice for prompt in prompts for choice in _choices_of(prompt, body, seed, service)]
+    header = Header(new_id("cmpl"), "text_completion", int(time.time()), model, service.engine.fingerprint)
+    answer = CompletionAnswer(header, body, prompts, seed, service)
+    generation = service.bridge.open(header.id, choices, tenant.cache_salt(body.cache_salt), body.priority or 0)
+    return await reply(request, generation, answer, bool(body.stream), service.settings.times)
+
+
+def _choices_of(prompt: Prompt, body: CompletionRequest, seed: int, service: Service) -> list[Choice]:
+    """The n choices of one prompt. Their seeds do not depend on the other prompts of the request."""
+    limit = service.prompter.answer_limit(prompt, body.max_tokens, _DEFAULT_MAX_TOKENS, "prompt")
+    return [
+        Choice(
+            prompt.token_ids,
+            body.generation_params(
+                seed=choice_seed(seed, index),
+                max_tokens=limit,
+                vocab_size=service.model.vocab_size,
+                num_logprobs=body.logprobs,
+                prompt_logprobs=body.logprobs if body.echo else None,
+            ),
+        )
+        for index in range(body.num_choices())
+    ]
+
+
+class _ChoiceState:
+    """One choice's progress. With `echo` its first chunk begins with the prompt."""
+
+    def __init__(self, tokenizer: Tokenizer, echo: Prompt | None, logprobs: CompletionLogprobs | None) -> None:
+        self._tokenizer = tokenizer
+        self._echo = echo
+        self._held = Held(text="" if echo is None else _echo_text(tokenizer, echo))
+        self._logprobs = logprobs
+        self._judged: list[Judged] = []  # tokens whose log-probabilities no chunk has shown yet
+        self.started = False
+        self.done = False
+
+    def add(self, output: Output) -> bool:
+        """Takes an output; True when a chunk is due."""
+        self._held.add(output)
+        if self._logprobs is not None:
+            if output.prompt_draws is not None and self._echo is not None:
+                ids, text = self._echo.token_ids, self._echo.text
+                self._judged += judged_prompt(self._tokenizer, ids, output.prompt_draws, text)
+            self._judged += judged_output(self._tokenizer, output.token_ids, output.draws)
+        return output.finish is not None or bool(self._held.text)
+
+    def take(self) -> tuple[Held, dict[str, list[object]] | None]:
+        """What the chunk shows."""
+        held, self._held = self._held, Held()
+        judged, self._judged = self._judged, []
+        return held, None if self._logprobs is None else self._logprobs.body(judged)
+
+
+def _echo_text(tokenizer: Tokenizer, prompt: Prompt) -> str:
+    """The prompt as it was sent, or the text of its ids."""
+    return tokenizer.decode(prompt.token_ids, skip_special=False) if prompt.text is None else prompt.text
+
+
+class CompletionAnswer:
+    """The chunks of a text completion. Choice p * n + j is choice j of prompt p."""
+
+    def __init__(
+        self, header: Header, body: CompletionRequest, prompts: Sequence[Prompt], seed: int, service: Service
+    ) -> None:
+        self._header, self._body, self._prompts, self._seed = header, body, prompts, seed
+        self._first = True
+        self._usage = Usage([len(prompt.token_ids) for prompt in prompts], body.num_choices())
+        tokenizer = service.model.tokenizer
+        names = TokenNames(tokenizer, bool(body.return_tokens_as_token_ids))
+        self._states = [
+            _ChoiceState(
+                tokenizer,
+                prompt if body.echo else None,
+                None if body.logprobs is None else CompletionLogprobs(names, body.logprobs),
+            )
+            for prompt in prompts
+            for _ in range(body.num_choices())
+        ]
+
+    @property
+    def done(self) -> bool:
+        """Every choice has ended."""
+        return all(state.done for state in self._states)
+
+    def start(self) -> list[Chunk]:
+        """Nothing: a completion's first chunk is its first text."""
+        return []
+
+    def feed(self, index: int, output: Output) -> list[Chunk]:
+        """See Answer.feed."""
+        state = self._states[index]
+        if not state.add(output):
+            return []
+        held, logprobs = state.take()
+        choice: dict[str, object] = {"index": index, "text": held.text, "logprobs": logprobs, "finish_reason": None}
+        if self._body.return_token_ids:
+            if not state.started:
+                choice["prompt_token_ids"] = list(self._prompts[index // self._body.num_choices()].token_ids)
+            choice["token_ids"] = held.token_ids
+        state.started = True
+        if output.finish is not None:
+            self._finish(state, index, output.finish, choice)
+        chunk = self._header.chunk([choice])
+        if self._first:
+            self._first = False
+            chunk["seed"] = self._seed
+        return [chunk]
+
+    def _finish(self, state: _ChoiceState, index: int, finish: Finish, choice: dict[str, object]) -> None:
+        choice["finish_reason"] = finish_reason(finish)
+        choice["stop_reason"] = finish.stop_reason
+        state.done = True
+        self._usage.add(index, finish)
+
+    def end(self) -> list[Chunk]:
+        """The usage chunk."""
+        return [{**self._header.chunk([]), "usage": self._usage.body()}]
+
+    def shown(self, chunks: Iterable[Chunk]) -> list[Chunk]:
+        """See Answer.shown."""
+        return with_usage(chunks, self._body.wants_usage())
+
+    def fold(self, chunks: Iterable[Chunk]) -> dict[str, object]:
+        """A `text_completion` object."""
+        whole: dict[str, Any] = {}
+        choices: dict[int, dict[str, Any]] = {}
+        for chunk in cast(Iterable[dict[str, Any]], chunks):
+            whole.update({**chunk, "choices": []})
+            for part in chunk["choices"]:
+                _fold_choice(choices.setdefault(part["index"], {"index": part["index"], "text": ""}), part)
+        return {**whole, "choices": [choices[index] for index in sorted(choices)]}
+
+
+def _fold_choice(whole: dict[str, Any], part: dict[str, Any]) -> None:
+    whole["text"] += part["text"]
+    if part["logprobs"] is None:
+        whole["logprobs"] = None
+    else:
+        logprobs = whole.setdefault("logprobs", {name: [] for name in part["logprobs"]})
+        for name, values in part["logprobs"].items():
+            logprobs[name] += values
+    whole["finish_reason"] = part["finish_reason"]
+    for name in ("stop_reason", "prompt_token_ids"):
+        if name in part:
+            whole[name] = part[name]
+    if "token_ids" in part:
+        whole["token_ids"] = whole.get("token_ids", []) + part["token_ids"]

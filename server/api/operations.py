@@ -1,0 +1,70 @@
+"""`GET /health`, `GET /metrics`, `GET /admin/state`, `POST /admin/drain`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import Field
+from starlette.responses import Response
+
+from ..body import read_json, validated_exactly
+from ..encoding import json_response
+from ..schema.sampling import Strict
+from ..service import Service, service_of
+
+router = APIRouter()
+
+
+class DrainRequest(Strict):
+    """`POST /admin/drain`: what still runs after `deadline_s` is ended."""
+
+    deadline_s: float | None = Field(None, ge=0, le=86400)
+
+
+@router.get("/health")
+async def health(request: Request) -> Response:
+    """200 while the engine makes progress or is idle; 503 when it is stuck, and when the server takes no new work."""
+    service = service_of(request)
+    engine = service.engine.health()
+    if not engine.ok:
+        return json_response({"status": "stuck", "reason": engine.reason}, status=503)
+    if service.bridge.draining:
+        return json_response({"status": "draining", "reason": "the server is shutting down"}, status=503)
+    return json_response({"status": "ok"})
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Prometheus text."""
+    return Response(generate_latest(service_of(request).engine.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/admin/state")
+async def state(request: Request) -> Response:
+    """What the engine and the server are doing."""
+    service = service_of(request)
+    service.gate.admin(request)
+    return json_response({"server": _server_state(service), "engine": service.engine.state()})
+
+
+def _server_state(service: Service) -> dict[str, object]:
+    bridge = service.bridge
+    return {
+        "model": service.model.names[0],
+        "fingerprint": service.engine.fingerprint,
+        "draining": bridge.draining,
+        "requests": bridge.num_running,
+        "max_requests": bridge.max_requests,
+    }
+
+
+@router.post("/admin/drain", status_code=202)
+async def drain(request: Request) -> Response:
+    """Refuses new requests and lets the running ones finish. Answers at once; /admin/state shows the rest."""
+    service = service_of(request)
+    service.gate.admin(request)
+    has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+    body = await read_json(request, service.settings.max_body_bytes) if has_body else {}
+    asked = validated_exactly(DrainRequest, body).deadline_s
+    service.start_drain(service.settings.drain_s if asked is None else asked)
+    return json_response(_server_state(service), status=202)

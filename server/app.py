@@ -1,0 +1,39 @@
+"""The app factory: routes, errors, and the engine's life around them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from .access import AccessLog
+from .api import chat, completions, models, operations, tokens
+from .errors import install_error_handlers
+from .service import Service
+
+_ROUTERS = (chat.router, completions.router, models.router, tokens.router, operations.router)
+
+
+def create_app(service: Service) -> FastAPI:
+    """An app that serves `service`. Its engine is started with the app and stopped with it."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        service.bridge.attach(asyncio.get_running_loop())
+        service.engine.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(service.engine.stop)
+            service.bridge.detach()
+            service.prompter.close()
+
+    app = FastAPI(title="Surefoot", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.service = service
+    app.add_middleware(AccessLog, metrics=service.metrics)
+    install_error_handlers(app)
+    for router in _ROUTERS:
+        app.include_router(router)
+    return app

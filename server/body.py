@@ -1,0 +1,87 @@
+"""Request bodies: read within limits, parsed strictly, sifted by the field table, validated into a schema."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TypeVar, cast
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from ..kernels.errors import RequestError
+from .errors import validation_error
+from .http_metrics import HttpMetrics
+from .schema.fields import sift
+
+SchemaT = TypeVar("SchemaT", bound=BaseModel)
+
+_READ_TIMEOUT_S = 60.0  # between two pieces of a body
+
+
+async def read_json(request: Request, max_bytes: int) -> dict[str, object]:
+    """The body as a JSON object. RequestError 400, 408, 413 or 415.
+
+    The parser refuses NaN, broken UTF-8, lone surrogates, deep nesting and integers of thousands of digits.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise RequestError(
+            f"Content-Type must be application/json, not '{media_type[:80]}'", code="unsupported_media_type", status=415
+        )
+    data = await _read(request, max_bytes)
+    try:
+        value: object = from_json(data, allow_inf_nan=False, cache_strings="keys")
+    except ValueError as error:
+        raise RequestError(f"The body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise RequestError("The body must be a JSON object", code="invalid_json")
+    return cast(dict[str, object], value)
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    too_large = RequestError(f"The body is larger than {max_bytes} bytes", code="body_too_large", status=413)
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > max_bytes:
+        raise too_large
+    pieces: list[bytes] = []
+    size = 0
+    stream = aiter(request.stream())
+    while True:
+        try:
+            async with asyncio.timeout(_READ_TIMEOUT_S):
+                piece = await anext(stream, None)
+        except TimeoutError:
+            raise RequestError(
+                "The body did not arrive in time", code="timeout", status=408, kind="timeout_error"
+            ) from None
+        if piece is None:
+            return b"".join(pieces)
+        size += len(piece)
+        if size > max_bytes:
+            raise too_large
+        pieces.append(piece)
+
+
+def validated(schema: type[SchemaT], body: Mapping[str, object], metrics: HttpMetrics) -> SchemaT:
+    """The body as a schema. RequestError 400 names what is refused or wrong; unknown names are counted."""
+    for name in sift(body, schema.model_fields):
+        metrics.count_ignored(name)
+    try:
+        return schema.model_validate(body)
+    except ValidationError as error:
+        raise validation_error(error.errors(include_url=False, include_context=False, include_input=False)) from None
+
+
+def validated_exactly(schema: type[SchemaT], body: Mapping[str, object]) -> SchemaT:
+    """The body of an administration call: unknown keys and wrong values are 422 and change nothing."""
+    unknown = sorted(set(body) - set(schema.model_fields))
+    if unknown:
+        known = ", ".join(schema.model_fields)
+        raise RequestError(f"Unknown key '{unknown[0][:80]}'; known: {known}", param=unknown[0][:80], status=422)
+    try:
+        return schema.model_validate(body)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        raise validation_error(faults, status=422) from None

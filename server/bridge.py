@@ -1,0 +1,243 @@
+"""The border between the engine thread and the event loop. Owns the open generations and admission.
+
+Outputs cross in batches: the engine thread appends to an outbox and wakes the loop only if it is not already on its
+way, so the results of one step cost one wake-up, however many streams it fed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..engine.request import GenerationParams, Output, Submission
+from ..kernels.errors import RequestError
+from .ports import Engine
+
+_log = logging.getLogger("surefoot.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One continuation to compute: choice `index` of a request."""
+
+    prompt_ids: Sequence[int]
+    params: GenerationParams
+
+
+class ClientGoneError(Exception):
+    """The client disconnected; nobody reads the answer. Never leaves the server's reply code."""
+
+
+class Generation:
+    """All choices of one HTTP request. Lives on the event loop, except that the bridge feeds it."""
+
+    def __init__(self, bridge: Bridge, request_id: str, num_choices: int) -> None:
+        self.request_id = request_id
+        self._bridge = bridge
+        self._running = set(range(num_choices))
+        self._pending: dict[int, Output] = {}
+        self._waiter: asyncio.Future[None] | None = None
+        self._fault: Exception | None = None
+
+    @property
+    def num_running(self) -> int:
+        """Choices the engine has not ended yet."""
+        return len(self._running)
+
+    async def take(self, timeout_s: float | None) -> dict[int, Output]:
+        """What was added since the last call, by choice; waits for something. Empty after `timeout_s` of nothing.
+
+        Steps that passed while the client was slow arrive merged, so a slow reader costs memory bounded by its own
+        answer and never holds up the engine. Raises what `abort` was given.
+        """
+        if not self._pending and self._fault is None:
+            await self._wait(timeout_s)
+        if self._fault is not None:
+            raise self._fault
+        pending, self._pending = self._pending, {}
+        return pending
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(timeout_s, self._wake) if timeout_s is not None else None
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def receive(self, index: int, output: Output) -> None:
+        """Called by the bridge, on the loop."""
+        if output.finish is not None:
+            self._running.discard(index)
+            self._bridge.ended(self)
+        if self._fault is None:
+            held = self._pending.get(index)
+            self._pending[index] = output if held is None else _merged(held, output)
+            self._wake()
+
+    def abort(self, fault: Exception) -> None:
+        """Ends the generation from the server's side, once: the engine is told, and the reader gets `fault`."""
+        if self._fault is not None:
+            return
+        self._fault = fault
+        self._pending = {}
+        self._wake()
+        for index in sorted(self._running):
+            self._bridge.engine.cancel(choice_id(self.request_id, index))
+
+    def withdraw(self, first: int) -> None:
+        """Choices from `first` on never reached the engine, so it will not end them."""
+        for index in [index for index in self._running if index >= first]:
+            self._running.discard(index)
+            self._bridge.ended(self)
+
+    def close(self) -> None:
+        """The reader is finished; what still runs is cancelled."""
+        self.abort(ClientGoneError())
+
+    def sink(self, index: int) -> Callable[[Output], None]:
+        """The `deliver` of a choice's submission."""
+        post = self._bridge.post
+        return lambda output: post(self, index, output)
+
+
+def choice_id(request_id: str, index: int) -> str:
+    """The engine's name of a choice."""
+    return f"{request_id}/{index}"
+
+
+def _merged(first: Output, second: Output) -> Output:
+    """Two outputs of one choice as one. The first never carries a finish."""
+    return Output(
+        token_ids=first.token_ids + second.token_ids,
+        draws=first.draws + second.draws,
+        text=first.text + second.text,
+        prompt_draws=first.prompt_draws if first.prompt_draws is not None else second.prompt_draws,
+        finish=second.finish,
+    )
+
+
+class Bridge:
+    """Admits generations, carries their outputs to the loop, and drains."""
+
+    def __init__(self, engine: Engine, max_requests: int) -> None:
+        self.engine = engine
+        self.max_requests = max_requests  # choices in the engine, running and waiting
+        self.draining = False
+        self._open: set[Generation] = set()
+        self._num_running = 0
+        self._outbox: deque[tuple[Generation, int, Output]] = deque()
+        self._wake_due = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def num_running(self) -> int:
+        """Choices the engine has not ended yet."""
+        return self._num_running
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Names the loop that outputs go to."""
+        self._loop = loop
+
+    def detach(self) -> None:
+        """The loop is about to close; later outputs are dropped."""
+        self._loop = None
+
+    def open(self, request_id: str, choices: Sequence[Choice], cache_salt: bytes, priority: int = 0) -> Generation:
+        """Submits every choice, or none: RequestError 429 when full, 503 when draining, or the engine's own refusal."""
+        self._admit(len(choices))
+        generation = Generation(self, request_id, len(choices))
+        self._open.add(generation)
+        self._num_running += len(choices)
+        self._idle.clear()
+        for index, choice in enumerate(choices):
+            try:
+                self.engine.submit(
+                    Submission(
+                        request_id=choice_id(request_id, index),
+                        prompt_ids=choice.prompt_ids,
+                        params=choice.params,
+                        cache_salt=cache_salt,
+                        deliver=generation.sink(index),
+                        priority=priority,
+                    )
+                )
+            except RequestError:
+                generation.withdraw(index)
+                generation.close()
+                raise
+        return generation
+
+    def _admit(self, num_choices: int) -> None:
+        if self.draining:
+            raise RequestError(
+                "The server is shutting down",
+                code="shutting_down",
+                status=503,
+                kind="service_unavailable_error",
+                retry_after=5,
+            )
+        if num_choices > self.max_requests:
+            raise RequestError(
+                f"{num_choices} choices are more than this server takes at once ({self.max_requests})", param="n"
+            )
+        if self._num_running + num_choices > self.max_requests:
+            raise RequestError(
+                f"The server is full: {self._num_running} of {self.max_requests} requests are running or waiting",
+                code="rate_limit_exceeded",
+                status=429,
+                kind="rate_limit_error",
+                retry_after=1,
+            )
+
+    def post(self, generation: Generation, index: int, output: Output) -> None:
+        """Engine thread: queues an output and makes sure the loop will look."""
+        self._outbox.append((generation, index, output))
+        if not self._wake_due:
+            self._wake_due = True
+            loop = self._loop
+            if loop is not None:
+                loop.call_soon_threadsafe(self._distribute)
+
+    def _distribute(self) -> None:
+        self._wake_due = False  # before emptying: an output posted from here on wakes the loop again
+        while self._outbox:
+            generation, index, output = self._outbox.popleft()
+            generation.receive(index, output)
+
+    def ended(self, generation: Generation) -> None:
+        """A choice of `generation` reached its end."""
+        self._num_running -= 1
+        if generation.num_running == 0:
+            self._open.discard(generation)
+        if self._num_running == 0:
+            self._idle.set()
+
+    async def drain(self, deadline_s: float) -> bool:
+        """Refuses new work and waits for the old; what outlives the deadline is ended with an error. True: none was."""
+        self.draining = True
+        try:
+            async with asyncio.timeout(deadline_s if math.isfinite(deadline_s) else None):
+                await self._idle.wait()
+        except TimeoutError:
+            _log.warning("drain deadline passed with %d requests running; ending them", self._num_running)
+            cut = RequestError(
+                "The server is shutting down", code="shutting_down", status=503, kind="service_unavailable_error"
+            )
+            for generation in list(self._open):
+                generation.abort(cut)
+            return False
+        return True

@@ -1,0 +1,164 @@
+"""What the answers of all APIs share: outputs held until they may be shown, usage, log-probabilities."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..engine.request import Draw, Finish, FinishReason, Output
+from ..kernels.errors import RequestError
+from .ports import Tokenizer
+
+_FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+
+
+def finish_reason(finish: Finish) -> str:
+    """OpenAI's word for a finish. Raises the error of a choice that failed or was cancelled from below."""
+    if finish.reason is FinishReason.ERROR and finish.error is not None:
+        raise finish.error
+    if finish.reason not in _FINISH_REASONS:
+        raise RequestError("The request was ended by the server", code="cancelled", status=503, kind="api_error")
+    return _FINISH_REASONS[finish.reason]
+
+
+@dataclass(slots=True)
+class Held:
+    """Outputs of one choice that no chunk has shown yet. They wait for text, so no chunk is empty."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list[int])
+    draws: list[Draw] = field(default_factory=list[Draw])
+
+    def add(self, output: Output) -> None:
+        """Appends a step's output."""
+        self.text += output.text
+        self.token_ids += output.token_ids
+        self.draws += output.draws
+
+
+class Usage:
+    """Token counts over all choices of a request."""
+
+    def __init__(self, prompt_tokens: Sequence[int], num_choices: int) -> None:
+        self._num_choices = num_choices  # per prompt
+        self._prompt_tokens = sum(prompt_tokens)
+        self._cached_tokens = 0
+        self._completion_tokens = 0
+
+    def add(self, index: int, finish: Finish) -> None:
+        """Counts a finished choice. A prompt and its cached part count once, with its first choice."""
+        self._completion_tokens += finish.completion_tokens
+        if index % self._num_choices == 0:
+            self._cached_tokens += finish.cached_tokens
+
+    def body(self) -> dict[str, object]:
+        """OpenAI's `usage`."""
+        return {
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": self._completion_tokens,
+            "total_tokens": self._prompt_tokens + self._completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self._cached_tokens},
+        }
+
+
+class TokenNames:
+    """How log-probabilities name tokens: text, `bytes:\\xNN` where that is not whole characters, or `token_id:N`."""
+
+    def __init__(self, tokenizer: Tokenizer, as_ids: bool) -> None:
+        self._tokenizer = tokenizer
+        self._as_ids = as_ids
+
+    def __call__(self, token_id: int) -> str:
+        if self._as_ids:
+            return f"token_id:{token_id}"
+        data = self.data(token_id)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+    def data(self, token_id: int) -> bytes:
+        """The bytes a token stands for; of a control token, its name."""
+        return self._tokenizer.token_bytes(token_id, special=True)
+
+
+def _known(logprob: float | None) -> float:
+    """-inf has no JSON form; OpenAI writes -9999."""
+    assert logprob is not None, "log-probabilities were asked for"
+    return max(logprob, -9999.0)
+
+
+def chat_logprobs(draws: Sequence[Draw], names: TokenNames) -> dict[str, object]:
+    """`logprobs` of a chat choice: one entry per token."""
+
+    def entry(token_id: int, logprob: float | None) -> dict[str, object]:
+        return {"token": names(token_id), "logprob": _known(logprob), "bytes": list(names.data(token_id))}
+
+    content = [
+        {**entry(draw.token_id, draw.logprob), "top_logprobs": [entry(*top) for top in draw.top]} for draw in draws
+    ]
+    return {"content": content, "refusal": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A token with its draw, which a prompt's first token has not, and the bytes of it that the text shows."""
+
+    token_id: int
+    draw: Draw | None
+    shown: bytes
+
+
+class CompletionLogprobs:
+    """`logprobs` of a completion choice: parallel lists, with text offsets that run on from chunk to chunk."""
+
+    def __init__(self, names: TokenNames, num_top: int) -> None:
+        self._names = names
+        self._num_top = num_top
+        self._offset = 0  # characters of text before the next token
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def body(self, tokens: Sequence[Judged]) -> dict[str, list[object]]:
+        """The four lists."""
+        offsets: list[object] = []
+        for token in tokens:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(token.shown))
+        draws = [token.draw for token in tokens]
+        return {
+            "tokens": [self._names(token.token_id) for token in tokens],
+            "token_logprobs": [None if draw is None else _known(draw.logprob) for draw in draws],
+            "top_logprobs": [None if draw is None else self._top(draw) for draw in draws],
+            "text_offset": offsets,
+        }
+
+    def _top(self, draw: Draw) -> dict[str, float]:
+        """The best tokens and always the drawn one; of two with the same name, the better."""
+        best: dict[str, float] = {}
+        for token_id, logprob in (*draw.top[: self._num_top], (draw.token_id, draw.logprob)):
+            best.setdefault(self._names(token_id), _known(logprob))
+        return best
+
+
+def judged_prompt(
+    tokenizer: Tokenizer, token_ids: Sequence[int], draws: Sequence[Draw | None], text: str | None
+) -> list[Judged]:
+    """The tokens of an echoed prompt. What encoding put before a text of its own (BOS, a first space) is not shown."""
+    shown = [tokenizer.token_bytes(token_id, special=True) for token_id in token_ids]
+    if text is not None:
+        start = text.encode()
+        if not start.startswith(shown[0]) and tokenizer.token_bytes(token_ids[0], special=False) == b"":
+            shown[0] = b""
+        first = next((index for index, data in enumerate(shown) if data), 0)
+        if shown[first].startswith(b" ") and not start.startswith(b" "):
+            shown[first] = shown[first][1:]
+    return [Judged(*entry) for entry in zip(token_ids, draws, shown, strict=True)]
+
+
+def judged_output(tokenizer: Tokenizer, token_ids: Sequence[int], draws: Sequence[Draw]) -> list[Judged]:
+    """Generated tokens; control tokens among them are not shown."""
+    return [
+        Judged(token_id, draw, tokenizer.token_bytes(token_id, special=False))
+        for token_id, draw in zip(token_ids, draws, strict=True)
+    ]

@@ -1,0 +1,110 @@
+"""The `surefoot` command. Every start error is one line on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from ..kernels.errors import StartError
+from . import settings as flags
+from .reply import ReplyTimes
+from .settings import EngineSettings, HttpSettings, Settings, check_environment, check_flags, split_list
+
+app = typer.Typer(
+    name="surefoot",
+    help="OpenAI-compatible inference server for GGUF models.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+@app.command()
+def serve(
+    model: flags.ModelPath = None,
+    host: flags.Host = "127.0.0.1",
+    port: flags.Port = 8000,
+    backend: flags.Backend = None,
+    threads: flags.Threads = None,
+    ctx_size: flags.CtxSize = None,
+    kv_type: flags.KvType = "f16",
+    kv_memory: flags.KvMemory = None,
+    max_running: flags.MaxRunning = None,
+    prefill_chunk: flags.PrefillChunk = None,
+    no_prefix_cache: flags.NoPrefixCache = False,
+    served_model_name: flags.ServedModelName = None,
+    api_key: flags.ApiKey = None,
+    admin_key: flags.AdminKey = None,
+    max_waiting: flags.MaxWaiting = None,
+    max_body: flags.MaxBody = 32 * 2**20,
+    request_timeout: flags.RequestTimeout = None,
+    drain_timeout: flags.DrainTimeout = 30.0,
+) -> None:
+    """Serve MODEL over HTTP."""
+    from .run import run
+
+    run(
+        Settings(
+            model=model,
+            served_names=split_list(served_model_name),
+            http=HttpSettings(
+                host=host,
+                port=port,
+                api_keys=split_list(api_key),
+                admin_key=admin_key,
+                max_body_bytes=max_body,
+                drain_s=drain_timeout,
+                times=ReplyTimes(total_s=request_timeout),
+            ),
+            engine=EngineSettings(
+                backend=backend,
+                threads=threads,
+                ctx_size=ctx_size,
+                kv_type=kv_type,
+                kv_memory=kv_memory,
+                max_running=max_running,
+                max_waiting=max_waiting,
+                prefill_chunk=prefill_chunk,
+                prefix_cache=not no_prefix_cache,
+            ),
+        )
+    )
+
+
+@app.command()
+def inspect(model: Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file.")]) -> None:
+    """Print what a GGUF file holds."""
+    from ..models.inspect import describe
+
+    print(describe(model))
+
+
+def known_variables() -> list[str]:
+    """The variables that the commands read."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    return [
+        variable
+        for command in group.commands.values()
+        for parameter in command.params
+        for variable in ([parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or ())
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the console script."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        check_flags(given)
+        for warning in check_environment(os.environ, known_variables()):
+            print(f"surefoot: warning: {warning}", file=sys.stderr)
+        app(args=given, prog_name="surefoot")
+    except StartError as error:
+        print(f"surefoot: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

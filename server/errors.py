@@ -1,0 +1,90 @@
+"""Every error a client can see, in OpenAI's one shape. Knows HTTP; the faults themselves are raised anywhere below."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import cast
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from ..kernels.errors import RequestError
+from .encoding import json_response
+
+_log = logging.getLogger("surefoot.server")
+
+_MAX_FAULTS = 5  # validation faults named in one message
+_MAX_MESSAGE = 1000  # characters
+
+
+def error_body(error: RequestError) -> dict[str, object]:
+    """The JSON body of an error; also the data of an `error` event inside a stream."""
+    message = error.message if len(error.message) <= _MAX_MESSAGE else error.message[: _MAX_MESSAGE - 1] + "…"
+    return {"error": {"message": message, "type": error.kind, "param": error.param, "code": error.code}}
+
+
+def error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
+    """The HTTP answer to an error, with Retry-After where one is known."""
+    all_headers = dict(headers or {})
+    if error.retry_after is not None:
+        all_headers["Retry-After"] = str(error.retry_after)
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        all_headers["WWW-Authenticate"] = "Bearer"
+    if error.status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT):
+        all_headers["Connection"] = "close"  # the rest of the body is not worth reading
+    return json_response(error_body(error), status=error.status, headers=all_headers)
+
+
+def validation_error(faults: Sequence[Mapping[str, object]], status: int = 400) -> RequestError:
+    """One error out of pydantic's list: the first field becomes `param`, a few more are named in the message."""
+    named = [(_location(fault), str(fault.get("msg", "invalid"))) for fault in faults[:_MAX_FAULTS]]
+    message = "; ".join(f"{where}: {what}" if where else what for where, what in named)
+    if len(faults) > _MAX_FAULTS:
+        message += f"; and {len(faults) - _MAX_FAULTS} more"
+    return RequestError(message, param=named[0][0] or None, code="invalid_value", status=status)
+
+
+def _location(fault: Mapping[str, object]) -> str:
+    parts = cast(tuple[object, ...], fault.get("loc", ()))
+    return ".".join(str(part) for part in parts)[:200]
+
+
+def _from_http(error: HTTPException, request: Request) -> RequestError:
+    status = error.status_code
+    if status == HTTPStatus.NOT_FOUND:
+        text, code = f"There is no {request.method} {request.url.path[:200]}", "unknown_url"
+    elif status == HTTPStatus.METHOD_NOT_ALLOWED:
+        text, code = f"{request.url.path[:200]} does not accept {request.method}", "method_not_allowed"
+    else:
+        text, code = str(error.detail), None
+    return RequestError(text, code=code, status=status)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Makes every way to fail end in OpenAI's error body."""
+
+    async def on_request_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestError)
+        return error_response(error)
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return error_response(_from_http(error, request), error.headers)
+
+    async def on_validation_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return error_response(validation_error(error.errors()))
+
+    async def on_bug(request: Request, error: Exception) -> Response:
+        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        bug = RequestError("Internal error; the log has its trace", code="internal_error", status=500, kind="api_error")
+        return error_response(bug)
+
+    app.add_exception_handler(RequestError, on_request_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(RequestValidationError, on_validation_error)
+    app.add_exception_handler(Exception, on_bug)

@@ -1,0 +1,66 @@
+"""What the server needs from the floors below, as protocols: the tests drive the same app with scripted engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry
+
+from ..engine.request import Submission
+
+
+class Health(Protocol):
+    """Whether the engine makes progress; `reason` says what is wrong when it does not."""
+
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def reason(self) -> str | None: ...
+
+
+class Engine(Protocol):
+    """The running engine. Every method may be called from the event loop and returns at once, except `stop`."""
+
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def registry(self) -> CollectorRegistry: ...
+    def start(self) -> None: ...
+    def submit(self, submission: Submission) -> None:
+        """Takes a request, or raises RequestError when it can never run. Its outputs end with exactly one final one."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """Ends a request within one step. Unknown and finished ids are ignored."""
+        ...
+
+    def health(self) -> Health: ...
+    def state(self) -> Mapping[str, object]: ...
+    def stop(self) -> None:
+        """Ends every request and joins the engine thread."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. All methods are thread-safe."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
+    def encode_prompt(self, rendered: str) -> list[int]:
+        """Ids of a rendered template, which writes special tokens itself; a BOS is not doubled."""
+        ...
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool) -> str: ...
+    def token_bytes(self, token_id: int, *, special: bool) -> bytes:
+        """The bytes that a token adds to a text; a control token has its name if `special`, else none."""
+        ...
+
+
+class ChatTemplate(Protocol):
+    """A model's chat template. `render` raises RequestError when the template rejects the messages."""
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, variables: Mapping[str, Any] | None
+    ) -> str: ...

@@ -1,0 +1,120 @@
+"""Text and conversations to token ids, on worker threads: the event loop never tokenizes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..kernels.errors import RequestError
+from .ports import ChatTemplate, Tokenizer
+from .schema.chat import Message, TemplateFields
+
+ResultT = TypeVar("ResultT")
+
+_WORKERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as the engine reads it."""
+
+    token_ids: Sequence[int]
+    text: str | None  # None: it arrived as ids
+
+
+class Prompter:
+    """Prepares prompts. `max_context` bounds prompt and answer together."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, max_context: int) -> None:
+        self.tokenizer = tokenizer
+        self.max_context = max_context
+        self._template = template
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="surefoot-prompt")
+
+    def close(self) -> None:
+        """Ends the worker threads."""
+        self._workers.shutdown(wait=True, cancel_futures=True)
+
+    async def run(self, work: Callable[[], ResultT]) -> ResultT:
+        """Runs `work` on a worker thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+
+    async def from_messages(self, messages: Sequence[Message], fields: TemplateFields) -> Prompt:
+        """Renders and tokenizes a conversation."""
+        return await self.run(lambda: self._render(messages, fields))
+
+    def _render(self, messages: Sequence[Message], fields: TemplateFields) -> Prompt:
+        if self._template is None:
+            raise RequestError(
+                "This model has no chat template; use /v1/completions", param="messages", code="chat_template_missing"
+            )
+        open_ended = bool(fields.continue_final_message)
+        generate = not open_ended if fields.add_generation_prompt is None else fields.add_generation_prompt
+        if open_ended and (generate or messages[-1].role != "assistant"):
+            raise RequestError(
+                "continue_final_message needs a final assistant message and no add_generation_prompt",
+                param="continue_final_message",
+                code="invalid_value",
+            )
+        text = self._template.render(
+            [message.variables() for message in messages],
+            add_generation_prompt=generate,
+            variables=fields.chat_template_kwargs,
+        )
+        if open_ended:
+            text = _cut_after(text, messages[-1].text().strip())
+        if fields.add_special_tokens is None:
+            return Prompt(self.tokenizer.encode_prompt(text), text)
+        return self._encoded(text, fields.add_special_tokens)
+
+    async def from_items(self, items: Sequence[str | list[int]]) -> list[Prompt]:
+        """Tokenizes the prompts of a completion; ids are checked."""
+        return await self.run(lambda: [self._item(item) for item in items])
+
+    async def from_text(self, text: str, add_special: bool) -> Prompt:
+        """Tokenizes one text."""
+        return await self.run(lambda: self._encoded(text, add_special))
+
+    def _item(self, item: str | list[int]) -> Prompt:
+        if isinstance(item, str):
+            return self._encoded(item, add_special=True)
+        limit = self.tokenizer.vocab_size
+        bad = next((token for token in item if not 0 <= token < limit), None)
+        if bad is not None:
+            raise RequestError(f"prompt: {bad} is not a token id below {limit}", param="prompt", code="invalid_value")
+        return Prompt(item, None)
+
+    def _encoded(self, text: str, add_special: bool) -> Prompt:
+        return Prompt(self.tokenizer.encode(text, add_special=add_special, parse_special=True), text)
+
+    def answer_limit(self, prompt: Prompt, asked: int | None, default: int | None, param: str) -> int:
+        """Tokens an answer may have. RequestError when the prompt is empty or it and the asked length do not fit."""
+        length = len(prompt.token_ids)
+        if length == 0:
+            raise RequestError("The prompt has no tokens", param=param, code="invalid_value")
+        room = self.max_context - length
+        if room < (1 if asked is None else asked):
+            wanted = f"{length} prompt tokens" + ("" if asked is None else f" and {asked} tokens to generate")
+            raise RequestError(
+                f"This model's context is {self.max_context} tokens; the request has {wanted}",
+                param=param,
+                code="context_length_exceeded",
+            )
+        if asked is not None:
+            return asked
+        return room if default is None else min(room, default)
+
+
+def _cut_after(text: str, last: str) -> str:
+    """The rendered conversation up to the end of its final message's content, so that the model goes on with it."""
+    at = text.rfind(last)
+    if not last or at < 0:
+        raise RequestError(
+            "The chat template does not show the final message as it is, so it cannot be continued",
+            param="continue_final_message",
+            code="invalid_value",
+        )
+    return text[: at + len(last)]

@@ -1,0 +1,104 @@
+"""`surefoot serve`: from settings to a listening process, and its orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+import time
+from types import FrameType
+
+import uvicorn
+
+from ..kernels.errors import StartError
+from .app import create_app
+from .default_model import default_model
+from .launch import launch
+from .service import Service
+from .settings import HttpSettings, Settings
+
+_SWITCH_INTERVAL_S = 1e-4  # a GIL-free native step must not wait 5 ms to get the GIL back from the event loop
+_BACKLOG = 2048
+_LAST_WORDS_S = 5  # after the drain, for clients that are slow to read their stream's end
+
+
+def run(settings: Settings) -> None:
+    """Serves until a signal. The port is taken before the model is loaded, so that a busy one fails at once."""
+    started = time.perf_counter()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    listener = _bound(settings.http)
+    model = settings.model or default_model(_say)
+    service, banner = launch(settings, model)
+    address = f"http://{_printable(settings.http.host)}:{listener.getsockname()[1]}"
+    config = uvicorn.Config(
+        create_app(service),
+        loop="uvloop" if sys.platform != "win32" else "asyncio",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=_LAST_WORDS_S,
+    )
+    _say("\n".join([*banner, f"listening on {address} ({time.perf_counter() - started:.1f} s)"]))
+    server = DrainingServer(config, service)
+    server.run(sockets=[listener])
+    if server.force_exit:  # then uvicorn skipped the app's own shutdown
+        service.engine.stop()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _printable(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _bound(http: HttpSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((http.host, http.port))
+    except OSError as error:
+        listener.close()
+        raise StartError(f"cannot listen on {http.host}:{http.port}: {error.strerror or error}") from None
+    listener.set_inheritable(True)
+    return listener
+
+
+class DrainingServer(uvicorn.Server):
+    """Uvicorn's server, ended in two steps: the first signal drains while new requests get 503, the second stops."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._signalled = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Signal handler of SIGINT and SIGTERM."""
+        if self._signalled or self._loop is None:
+            self.should_exit = True
+            self.force_exit = True
+            return
+        self._signalled = True
+        self._loop.call_soon_threadsafe(self._begin_drain, signal.Signals(sig).name)
+
+    def _begin_drain(self, name: str) -> None:
+        running, deadline_s = self._service.bridge.num_running, self._service.settings.drain_s
+        _say(f"{name}: finishing {running} requests, at most {deadline_s:g} s; signal again to stop now")
+        self._service.start_drain(deadline_s).add_done_callback(lambda _: setattr(self, "should_exit", True))

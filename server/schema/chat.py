@@ -1,0 +1,92 @@
+"""`POST /v1/chat/completions`: its body."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from .sampling import SamplingFields, Strict, Whole
+
+_MAX_MESSAGES = 4096
+
+
+class Message(Strict):
+    """One message of a conversation. `content` is text, text parts, or nothing."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Any = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _shape(cls, content: Any) -> str | list[dict[str, str]] | None:
+        if content is None or isinstance(content, str):
+            return content
+        if isinstance(content, list):
+            return [{"type": "text", "text": _part_text(part)} for part in cast(list[Any], content)]
+        raise PydanticCustomError("content", "must be a string or a list of parts")
+
+    def variables(self) -> dict[str, Any]:
+        """The message as chat templates expect it: the fields that are there."""
+        return {**self.model_dump(exclude_none=True), "content": self.content}
+
+    def text(self) -> str:
+        """The content as one text."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part["text"] for part in self.content or ())
+
+
+def _part_text(part: Any) -> str:
+    match part:
+        case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
+            return text
+        case {"type": "refusal", "refusal": str(text)}:
+            return text
+        case {"type": str(kind)}:
+            problem = "content parts of type '{kind}' are not supported, or lack their text"
+            raise PydanticCustomError("content_part", problem, {"kind": kind[:40]})
+        case _:
+            raise PydanticCustomError("content_part", "a content part must be an object with a 'type'")
+
+
+Messages = Annotated[list[Message], Field(min_length=1, max_length=_MAX_MESSAGES)]
+
+
+class TemplateFields(Strict):
+    """How a conversation becomes a prompt."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class ChatRequest(SamplingFields, TemplateFields):
+    """A conversation to answer."""
+
+    messages: Messages
+    max_completion_tokens: Whole | None = Field(None, ge=0, lt=2**31)
+    logprobs: bool | None = None
+    top_logprobs: Whole | None = Field(None, ge=0, le=20)
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _needs_logprobs(cls, top_logprobs: int | None, info: ValidationInfo) -> int | None:
+        if top_logprobs and not info.data.get("logprobs"):
+            raise PydanticCustomError("top_logprobs", "needs logprobs to be true")
+        return top_logprobs
+
+    def token_limit(self) -> int | None:
+        """The smaller of the two spellings, where either is given."""
+        limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
+        return min(limits, default=None)
+
+    def num_logprobs(self) -> int | None:
+        """Alternatives per token, or None without log-probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None

@@ -1,0 +1,54 @@
+"""`POST /v1/completions`: its body."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from .sampling import SamplingFields, Whole
+
+PromptItem = str | list[int]
+
+
+class CompletionRequest(SamplingFields):
+    """A prompt, or several, to continue."""
+
+    prompt: Any = Field(json_schema_extra={"description": "Text, token ids, or a list of either"})
+    echo: bool | None = None
+    logprobs: Whole | None = Field(None, ge=0, le=20)
+    best_of: Whole | None = Field(None, ge=1)
+
+    @field_validator("prompt")
+    @classmethod
+    def _shape(cls, prompt: Any) -> list[PromptItem]:
+        """Any of OpenAI's four shapes as a list of prompts. By hand: a union would check long id lists twice."""
+        if isinstance(prompt, str):
+            return [prompt]
+        if isinstance(prompt, list) and prompt:
+            prompt = cast(list[Any], prompt)
+            if _is_ids(prompt):
+                return [prompt]
+            if all(isinstance(item, str) or _is_ids(item) for item in prompt):
+                return prompt
+        raise PydanticCustomError(
+            "prompt_shape",
+            "must be a string, a list of token ids, or a non-empty list of strings or of lists of token ids",
+        )
+
+    @field_validator("best_of")
+    @classmethod
+    def _best_of_is_n(cls, best_of: int | None, info: ValidationInfo) -> int | None:
+        if best_of is not None and best_of != (info.data.get("n") or 1):
+            raise PydanticCustomError(
+                "best_of", "must equal n: drawing more choices than are returned is not supported"
+            )
+        return best_of
+
+
+def _is_ids(value: Any) -> bool:
+    if not isinstance(value, list):
+        return False
+    items = cast(list[Any], value)
+    return bool(items) and all(type(item) is int and item >= 0 for item in items)

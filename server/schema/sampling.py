@@ -1,0 +1,145 @@
+"""The request fields that every generating route shares, and their translation into engine parameters."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from ...engine.request import GenerationParams
+from ...kernels.errors import RequestError
+
+_SEED_BITS = 64
+_GREEDY_BELOW = 1e-5  # a temperature under this is greedy: dividing by it would overflow float32
+_MAX_STOPS = 64
+_MAX_STOP_LENGTH = 4096  # characters
+
+
+def _integral(value: Any) -> Any:
+    """JavaScript clients write 16.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Whole = Annotated[int, BeforeValidator(_integral)]
+StopString = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_LENGTH)]
+StopStrings = Annotated[list[StopString], Field(max_length=_MAX_STOPS)]
+TokenId = Annotated[Whole, Field(ge=0, lt=2**31)]
+
+
+class Strict(BaseModel):
+    """A request object: no coercion of types, no NaN or infinity; unknown names are the field table's business."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+
+
+class StreamOptions(Strict):
+    """`stream_options`."""
+
+    include_usage: bool | None = None
+
+
+class SamplingFields(Strict):
+    """Sampling, stopping and output fields of chat and completions."""
+
+    model: str | None = None
+    max_tokens: Whole | None = Field(None, ge=0, lt=2**31)
+    n: Whole | None = Field(None, ge=1, le=128)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: Annotated[StopStrings | None, BeforeValidator(_as_list)] = None
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Whole | None = Field(None, ge=0, lt=2**31)
+    seed: Whole | None = Field(None, ge=-(2**63), lt=2**64)
+    temperature: float | None = Field(None, ge=0, le=100)
+    top_p: float | None = Field(None, ge=0, le=1)
+    top_k: Whole | None = Field(None, ge=-1, lt=2**31)
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0, le=100)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: dict[str, float] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+    priority: Whole | None = Field(None, ge=-(2**31), lt=2**31)
+    user: str | None = None  # accepted for the client's own books
+    metadata: dict[str, Any] | None = None
+
+    def num_choices(self) -> int:
+        """Choices per prompt."""
+        return self.n or 1
+
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def drawn_seed(self) -> int:
+        """The request's seed as 64 unsigned bits; a fresh one when there is none, or -1 as elsewhere.
+
+        A fresh one has 53 bits, so that a JavaScript client can read it and send it back.
+        """
+        if self.seed is None or self.seed == -1:
+            return secrets.randbits(53)
+        return self.seed % 2**_SEED_BITS
+
+    def generation_params(
+        self,
+        *,
+        seed: int,
+        max_tokens: int,
+        vocab_size: int,
+        num_logprobs: int | None,
+        prompt_logprobs: int | None = None,
+    ) -> GenerationParams:
+        """The engine's parameters of one choice."""
+        temperature = 1.0 if self.temperature is None else self.temperature
+        return GenerationParams(
+            max_tokens=max_tokens,
+            seed=seed,
+            temperature=0.0 if temperature < _GREEDY_BELOW else temperature,
+            top_k=max(self.top_k or 0, 0),
+            top_p=1.0 if self.top_p is None else self.top_p,
+            min_p=self.min_p or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            logit_bias=_logit_bias(self.logit_bias or {}, vocab_size),
+            stop=tuple(self.stop or ()),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            ignore_eos=bool(self.ignore_eos),
+            min_tokens=self.min_tokens or 0,
+            num_logprobs=num_logprobs,
+            prompt_logprobs=prompt_logprobs,
+        )
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed of choice `choice`: the request's own for the first, then hashes that no seed+i can meet by accident."""
+    if choice == 0:
+        return seed
+    data = seed.to_bytes(8, "little") + choice.to_bytes(8, "little")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8, person=b"surefoot choice").digest(), "little")
+
+
+def _logit_bias(entries: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
+    biases: dict[int, float] = {}
+    for key, bias in entries.items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) < vocab_size):
+            raise RequestError(
+                f"logit_bias: '{key[:40]}' is not a token id below {vocab_size}",
+                param="logit_bias",
+                code="invalid_value",
+            )
+        if not -100 <= bias <= 100:
+            raise RequestError(
+                f"logit_bias: the bias of {key} must be between -100 and 100", param="logit_bias", code="invalid_value"
+            )
+        biases[int(key)] = bias
+    return tuple(sorted(biases.items()))

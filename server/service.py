@@ -1,0 +1,104 @@
+"""What the routes share: the served model, its engine, and the parts of the server around them. Built once at start."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fastapi import Request
+
+from ..kernels.errors import RequestError
+from .body import SchemaT, read_json, validated
+from .bridge import Bridge
+from .http_metrics import HttpMetrics
+from .ports import ChatTemplate, Engine, Tokenizer
+from .prompts import Prompter
+from .settings import HttpSettings
+from .tenants import Gate
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model as clients see it."""
+
+    names: tuple[str, ...]  # the first is the one written in answers
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    max_context: int
+    vocab_size: int  # width of a logits row
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def check(self, name: str | None) -> str:
+        """The name to answer under; RequestError 404 for a model that is not served."""
+        if name is None:
+            return self.names[0]
+        if name not in self.names:
+            served = ", ".join(f"'{known}'" for known in self.names)
+            raise RequestError(
+                f"The model '{name[:200]}' does not exist; this server has {served}",
+                param="model",
+                code="model_not_found",
+                status=404,
+            )
+        return name
+
+
+class Service:
+    """The parts a route works with."""
+
+    def __init__(self, model: ServedModel, engine: Engine, settings: HttpSettings) -> None:
+        self.model = model
+        self.engine = engine
+        self.settings = settings
+        self.gate = Gate(settings.api_keys, settings.admin_key)
+        self.metrics = HttpMetrics(engine.registry)
+        self.prompter = Prompter(model.tokenizer, model.template, model.max_context)
+        self.bridge = Bridge(engine, settings.max_requests)
+        self._drain: asyncio.Task[bool] | None = None  # kept: the loop holds tasks weakly
+
+    def start_drain(self, deadline_s: float) -> asyncio.Task[bool]:
+        """Refuses new requests from now on; the task ends when the running ones have, or were ended at the deadline."""
+        self.bridge.draining = True
+        self._drain = asyncio.create_task(self.bridge.drain(deadline_s))
+        return self._drain
+
+    async def read(self, request: Request, schema: type[SchemaT]) -> SchemaT:
+        """A validated request body."""
+        return validated(schema, await read_json(request, self.settings.max_body_bytes), self.metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What every chunk and answer of one request repeats."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+    def chunk(self, choices: Sequence[object]) -> dict[str, object]:
+        """A chunk with these choices."""
+        return {
+            "id": self.id,
+            "object": self.object,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.system_fingerprint,
+            "choices": choices,
+        }
+
+
+def new_id(prefix: str) -> str:
+    """A request's id."""
+    return f"{prefix}-{secrets.token_hex(12)}"
+
+
+def service_of(request: Request) -> Service:
+    """The service of the app that handles `request`."""
+    service = request.app.state.service
+    assert isinstance(service, Service)
+    return service

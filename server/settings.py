@@ -1,0 +1,230 @@
+"""Flags and environment, read in this one file into frozen dataclasses. Every flag has a SUREFOOT_* variable.
+
+Nothing unknown is ignored: an unknown SUREFOOT_* variable stops the start; other servers' spellings name ours.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..kernels.errors import ConfigError
+from .reply import ReplyTimes
+
+_UNITS = {
+    "": 1,
+    "k": 1000,
+    "m": 1000**2,
+    "g": 1000**3,
+    "t": 1000**4,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """How the server listens, admits and answers."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    admin_key: str | None = None
+    max_requests: int = 256  # choices running and waiting; more is 429
+    max_body_bytes: int = 32 * 2**20
+    drain_s: float = 30.0
+    times: ReplyTimes = field(default_factory=ReplyTimes)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the operator asks of the engine; None: chosen for this machine and model."""
+
+    backend: str | None = None
+    threads: int | None = None
+    ctx_size: int | None = None
+    kv_type: str = "f16"
+    kv_memory: int | None = None  # bytes
+    max_running: int | None = None
+    max_waiting: int | None = None
+    prefill_chunk: int | None = None
+    prefix_cache: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything `surefoot serve` was told."""
+
+    model: Path | None = None  # None: the embedded default
+    served_names: tuple[str, ...] = ()  # empty: the file's name
+    http: HttpSettings = field(default_factory=HttpSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+
+def byte_size(text: str | int) -> int:
+    """'8GiB', '500M' or a plain number, in bytes. A number is a default, which typer parses too."""
+    if isinstance(text, int):
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text.lower())
+    if match is None or match[2] == "i":
+        raise typer.BadParameter(f"'{text}' is not a size such as 4GiB, 500MB or 1073741824")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def split_list(values: Sequence[str] | None) -> tuple[str, ...]:
+    """Repeated and comma-separated values as one tuple."""
+    return tuple(part.strip() for value in values or () for part in value.split(",") if part.strip())
+
+
+def home() -> Path:
+    """Where Surefoot keeps what it fetched: SUREFOOT_HOME, or ~/.surefoot."""
+    return Path(os.environ.get("SUREFOOT_HOME") or Path.home() / ".surefoot")
+
+
+# --- the flags of `surefoot serve` ---
+
+ModelPath = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[MODEL]", help="A GGUF file. None: SmolLM2-135M-Instruct, fetched once.", envvar="SUREFOOT_MODEL"
+    ),
+]
+Host = Annotated[str, typer.Option("--host", envvar="SUREFOOT_HOST", help="Address to listen on.")]
+Port = Annotated[
+    int, typer.Option("--port", envvar="SUREFOOT_PORT", min=0, max=65535, help="Port; 0 picks a free one.")
+]
+Backend = Annotated[
+    str | None, typer.Option("--backend", envvar="SUREFOOT_BACKEND", help="Kernels: cpu or reference [the best built].")
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", envvar="SUREFOOT_THREADS", min=1, max=1024, help="Compute threads [one per core]."),
+]
+CtxSize = Annotated[
+    int | None,
+    typer.Option(
+        "--ctx-size", envvar="SUREFOOT_CTX_SIZE", min=1, help="Tokens of prompt and answer [the model's own limit]."
+    ),
+]
+KvType = Annotated[
+    str, typer.Option("--kv-type", envvar="SUREFOOT_KV_TYPE", help="Key/value cache type: f32, f16, bf16 or q8_0.")
+]
+KvMemory = Annotated[
+    int | None,
+    typer.Option(
+        "--kv-memory", envvar="SUREFOOT_KV_MEMORY", parser=byte_size, metavar="SIZE", help="Cache size, e.g. 4GiB."
+    ),
+]
+MaxRunning = Annotated[
+    int | None, typer.Option("--max-running", envvar="SUREFOOT_MAX_RUNNING", min=1, help="Requests computed at once.")
+]
+PrefillChunk = Annotated[
+    int | None,
+    typer.Option("--prefill-chunk", envvar="SUREFOOT_PREFILL_CHUNK", min=1, help="Most prompt tokens of one step."),
+]
+NoPrefixCache = Annotated[
+    bool, typer.Option("--no-prefix-cache", envvar="SUREFOOT_NO_PREFIX_CACHE", help="Compute every prompt anew.")
+]
+ServedModelName = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--served-model-name", envvar="SUREFOOT_SERVED_MODEL_NAME", help="Name for clients; repeat for aliases."
+    ),
+]
+ApiKey = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--api-key", envvar="SUREFOOT_API_KEY", help="Key that clients must send; repeat for several tenants."
+    ),
+]
+AdminKey = Annotated[str | None, typer.Option("--admin-key", envvar="SUREFOOT_ADMIN_KEY", help="Key for /admin.")]
+MaxWaiting = Annotated[
+    int | None,
+    typer.Option("--max-waiting", envvar="SUREFOOT_MAX_WAITING", min=0, help="Requests that may queue; more get 429."),
+]
+MaxBody = Annotated[
+    int,
+    typer.Option(
+        "--max-body", envvar="SUREFOOT_MAX_BODY", parser=byte_size, metavar="SIZE", help="Largest request body."
+    ),
+]
+RequestTimeout = Annotated[
+    float | None,
+    typer.Option("--request-timeout", envvar="SUREFOOT_REQUEST_TIMEOUT", min=0.001, help="Seconds a request may take."),
+]
+DrainTimeout = Annotated[
+    float,
+    typer.Option(
+        "--drain-timeout", envvar="SUREFOOT_DRAIN_TIMEOUT", min=0, help="Seconds running streams get at shutdown."
+    ),
+]
+
+# --- what is not ours ---
+
+_FOREIGN_FLAGS = {
+    "--prefill-chunk-size": "--prefill-chunk",
+    "--kv-cache-dtype": "--kv-type",
+    "--kv-cache-type": "--kv-type",
+    "--model": "the MODEL argument: surefoot serve FILE.gguf",
+    "--spec-draft-model": "--draft-model",
+    "--mtp-draft-model": "--draft-model",
+    "--mtp-draft": "--spec-draft",
+    "--mtp-pmin": "--spec-pmin",
+    "--mtp-type": "--spec-type",
+    "--mtp": "--spec",
+    "--no-mtp": "--no-spec",
+}
+_FOREIGN_VARIABLES = {
+    "TS_SPEC": "SUREFOOT_SPEC",
+    "TS_SPEC_TYPE": "SUREFOOT_SPEC_TYPE",
+    "TS_SPEC_DRAFT": "SUREFOOT_SPEC_DRAFT",
+    "TS_SPEC_PMIN": "SUREFOOT_SPEC_PMIN",
+    "TS_SPEC_DRAFT_MODEL": "SUREFOOT_DRAFT_MODEL",
+    "TS_SPEC_ADAPTIVE": "SUREFOOT_SPEC_GOVERNOR",
+}
+_KUBERNETES_LINK = re.compile(r"SUREFOOT(_\w+)?_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
+_OWN_EXTRA = ("SUREFOOT_HOME",)
+
+
+def check_flags(arguments: Sequence[str]) -> None:
+    """ConfigError for a flag of another server, naming ours."""
+    for argument in arguments:
+        if argument == "--":
+            return
+        flag = argument.partition("=")[0]
+        if flag in _FOREIGN_FLAGS:
+            raise ConfigError(f"{flag} is not a flag of surefoot; use {_FOREIGN_FLAGS[flag]}")
+        if flag.startswith(("--mtp-", "--no-mtp")):
+            raise ConfigError(
+                f"{flag} is not a flag of surefoot; its replacement begins with --spec- (see surefoot serve --help)"
+            )
+
+
+def check_environment(environment: Mapping[str, str], known: Iterable[str]) -> list[str]:
+    """Warnings about variables of another server. ConfigError for a SUREFOOT_* variable that nothing reads."""
+    warnings: list[str] = []
+    names = {*known, *_OWN_EXTRA}
+    for name, value in sorted(environment.items()):
+        if name.startswith(("TS_SPEC", "TS_MTP_")):
+            ours = _FOREIGN_VARIABLES.get(name, "a SUREFOOT_SPEC_* variable (see surefoot serve --help)")
+            warnings.append(f"{name} is not read; use {ours}")
+        elif name.startswith("SUREFOOT_"):
+            if _KUBERNETES_LINK.fullmatch(name) and ("://" in value or name not in names):
+                if name in names:
+                    raise ConfigError(
+                        f"{name}={value} was set by Kubernetes for a service called 'surefoot'; "
+                        "set enableServiceLinks: false in the pod, or rename the service"
+                    )
+            elif name not in names:
+                near = difflib.get_close_matches(name, names, 1)
+                raise ConfigError(f"unknown variable {name}" + (f"; did you mean {near[0]}?" if near else ""))
+    return warnings

@@ -1,0 +1,144 @@
+"""Text completions: prompt shapes, echo, log-probabilities, many prompts at once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+
+def ask(**fields: Any) -> dict[str, Any]:
+    return {"model": "tiny", "prompt": "abc", "max_tokens": 5, **fields}
+
+
+def chunks_of(response: Any) -> list[Any]:
+    data = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
+    assert data[-1] == "[DONE]"
+    return [json.loads(line) for line in data[:-1]]
+
+
+def test_text_prompt_gets_special_tokens_and_ids_do_not(start: Any) -> None:
+    live = start()
+    with live.client() as client:
+        text = client.completions.create(**ask())
+        ids = client.completions.create(**ask(prompt=[97, 98]))
+    assert (text.choices[0].text, text.choices[0].finish_reason) == ("Hello", "length")
+    assert [list(submission.prompt_ids) for submission in live.engine.submissions] == [[256, 97, 98, 99], [97, 98]]
+    assert ids.usage.prompt_tokens == 2
+
+
+def test_max_tokens_defaults_to_16(start: Any) -> None:
+    live = start()
+    with live.client() as client:
+        client.completions.create(model="tiny", prompt="x")
+    assert live.engine.submissions[0].params.max_tokens == 16
+
+
+def test_many_prompts_times_n(start: Any, script: Any) -> None:
+    live = start(
+        script(text=lambda submission: bytes(submission.prompt_ids) + b":" + str(submission.params.seed).encode())
+    )
+    body = ask(prompt=[[97], [98]], n=2, seed=1, max_tokens=40)
+    with live.client() as client:
+        whole = client.completions.create(**body)
+        streamed: dict[int, str] = {}
+        for chunk in client.completions.create(**body, stream=True):
+            choice = chunk.choices[0]
+            streamed[choice.index] = streamed.get(choice.index, "") + choice.text
+        solo = client.completions.create(**{**body, "prompt": [98]})
+    texts = [choice.text for choice in whole.choices]
+    assert [text[0] for text in texts] == ["a", "a", "b", "b"]
+    assert [text[1:] for text in texts[:2]] == [
+        text[1:] for text in texts[2:]
+    ]  # a prompt's seeds ignore its neighbours
+    assert texts[0] != texts[1]
+    assert [streamed[index] for index in range(4)] == texts
+    assert [choice.text for choice in solo.choices] == texts[2:]
+    assert whole.usage.prompt_tokens == 2  # once per prompt, not per choice
+
+
+def test_echo_with_logprobs_and_no_new_token(start: Any) -> None:
+    with start().client() as client:
+        choice = client.completions.create(**ask(echo=True, max_tokens=0, logprobs=1, prompt=[97, 98, 99])).choices[0]
+    assert (choice.text, choice.finish_reason) == ("abc", "length")
+    assert choice.logprobs.tokens == ["a", "b", "c"]
+    assert choice.logprobs.token_logprobs[0] is None
+    assert choice.logprobs.top_logprobs[0] is None
+    assert choice.logprobs.token_logprobs[1] == -0.1 - 98 / 1000
+    assert choice.logprobs.top_logprobs[1] == {"a": -0.1 - 97 / 1000, "b": -0.1 - 98 / 1000}
+    assert choice.logprobs.text_offset == [0, 1, 2]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_comes_first_and_offsets_run_on(start: Any, stream: bool) -> None:
+    with start().client() as client:
+        answer = client.completions.create(**ask(echo=True, logprobs=0, stream=stream, prompt=[207, 128, 97]))
+        parts = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+    assert "".join(part.text for part in parts) == "πaHello"
+    offsets = [offset for part in parts for offset in part.logprobs.text_offset]
+    assert offsets == [0, 0, 1, 2, 3, 4, 5, 6]
+    assert parts[0].logprobs.tokens[:3] == ["bytes:\\xcf", "bytes:\\x80", "a"]
+
+
+def test_the_drawn_token_is_always_among_the_top(start: Any) -> None:
+    with start().client() as client:
+        logprobs = client.completions.create(**ask(logprobs=2)).choices[0].logprobs
+    for token, logprob, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+        assert top[token] == logprob
+        assert {"a", "b"} <= set(top)
+
+
+def test_token_ids(start: Any) -> None:
+    with start().http() as http:
+        body = ask(return_token_ids=True, stop="lo")
+        whole = http.post("/v1/completions", json=body).json()["choices"][0]
+        parts = [
+            chunk["choices"][0] for chunk in chunks_of(http.post("/v1/completions", json={**body, "stream": True}))
+        ]
+    assert whole["prompt_token_ids"] == [256, 97, 98, 99]
+    assert bytes(whole["token_ids"]) == b"Hel"
+    assert [part for part in parts if "prompt_token_ids" in part] == parts[:1]
+    assert [token for part in parts for token in part["token_ids"]] == list(b"Hel")
+
+
+def test_prompt_may_end_inside_a_character(start: Any, script: Any) -> None:
+    pepper = "🌶".encode()
+    live = start(script(text=lambda _: b"!"))
+    with live.client() as client:
+        answer = client.completions.create(**ask(prompt=list(b"Hello world " + pepper[:2]), stream=True))
+        text = "".join(chunk.choices[0].text for chunk in answer)
+    assert text == "!"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"), [({"best_of": 2}, "best_of"), ({"suffix": "x"}, "suffix"), ({"logprobs": True}, "logprobs")]
+)
+def test_what_is_not_supported_is_refused(start: Any, fields: Any, param: str) -> None:
+    with start().client() as client, pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(**ask(**fields))
+    assert caught.value.param == param
+
+
+def test_best_of_n_is_no_request(start: Any) -> None:
+    with start().client() as client:
+        assert len(client.completions.create(**ask(n=2, best_of=2)).choices) == 2
+
+
+@pytest.mark.parametrize("prompt", ["", [], [[]], [1, "a"], [-1], [300], [[1], 2], {"a": 1}, None, 7, [True]])
+def test_unusable_prompts(start: Any, prompt: Any) -> None:
+    with start().http() as http:
+        answer = http.post("/v1/completions", json={"model": "tiny", "prompt": prompt})
+    if prompt == "":
+        assert answer.status_code == 200  # the begin-of-text token alone
+        return
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "prompt"
+
+
+def test_usage_counts_cached_tokens_of_the_first_choice(start: Any) -> None:
+    with start().client() as client:
+        usage = client.completions.create(**ask(prompt=[97] * 70, n=3)).usage
+    assert (usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens) == (70, 64)
+    assert usage.completion_tokens == 15
