@@ -41,6 +41,7 @@ class ProgramRunner:
         sequences: int = 1,
         positions: int = 512,
         max_rows: int = 512,
+        max_logits_rows: int | None = None,
         seed: int = 0,
     ) -> None:
         self.lengths = [0] * sequences  # positions of each sequence that hold committed rows
@@ -54,7 +55,7 @@ class ProgramRunner:
             pool.block_table[:] = order.permutation(count).astype(np.int32).reshape(sequences, per_sequence)
             for block in range(count):
                 pool.fill(block, float("nan"))
-        self.executor = backend.load(program, self.pools, Limits(max_rows, max_rows, sequences))
+        self.executor = backend.load(program, self.pools, Limits(max_rows, max_logits_rows or max_rows, sequences))
         self.max_rows = max_rows
         self.outputs: dict[str, NDArray[np.float32]] = {}  # taps of the last step, all of its rows
 
