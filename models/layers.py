@@ -142,18 +142,19 @@ class Decoder:
 
     def experts(self, block: str, width: int, *, gating: Gating, renormalise: bool) -> None:
         """residual += routed experts of `normed`, each of `width` hidden values."""
-        config, weight = self.config, self.checkpoint.weight
+        config = self.config
         count, hidden = config.num_experts, config.hidden_size
         router = self.buffer("router", count)
         self.project(f"{block}.ffn_gate_inp", router, self.normed)
+        gate, up = self._gate_and_up_experts(block, width)
         self.add(
             Moe(
                 out=self.residual,
                 src=self.normed,
                 router_logits=router,
-                gate=weight(f"{block}.ffn_gate_exps.weight", count, width, hidden),
-                up=weight(f"{block}.ffn_up_exps.weight", count, width, hidden),
-                down=weight(f"{block}.ffn_down_exps.weight", count, hidden, width),
+                gate=gate,
+                up=up,
+                down=self.checkpoint.weight(f"{block}.ffn_down_exps.weight", count, hidden, width),
                 top_k=config.num_active_experts,
                 gating=gating,
                 renormalise=renormalise,
@@ -195,6 +196,17 @@ class Decoder:
             case Bias.REQUIRED:
                 return self.checkpoint.vector(f"{name}.bias", width)
 
+    def _gate_and_up_experts(self, block: str, width: int) -> tuple[Weight, Weight]:
+        """Stored as two tensors, or as one in which every expert has the rows of its gate before those of its up."""
+        count, hidden = self.config.num_experts, self.config.hidden_size
+        gate, up = f"{block}.ffn_gate_exps.weight", f"{block}.ffn_up_exps.weight"
+        fused = f"{block}.ffn_gate_up_exps.weight"
+        if not self.checkpoint.has(fused):
+            weight = self.checkpoint.weight
+            return weight(gate, count, width, hidden), weight(up, count, width, hidden)
+        both = self.checkpoint.weight(fused, count, 2 * width, hidden)
+        return _part(both, 0, width, gate), _part(both, width, width, up)
+
     def _query_key_value(self, block: str, bias: Bias, query: Buffer, key: Buffer, value: Buffer) -> None:
         """Three projections, stored as three matrices or as one with the rows of query, key and value in that order."""
         outs = {"attn_q": query, "attn_k": key, "attn_v": value}
@@ -212,6 +224,13 @@ class Decoder:
             part = fused_bias and _slice(fused_bias, start, out.width, f"{block}.{name}.bias")
             self.add(Linear(out, self.normed, rows, part, partition=Partition.COLUMN))
             start += out.width
+
+
+def _part(weight: Weight, start: int, size: int, name: str) -> Weight:
+    """Rows [start, start + size) of every expert's matrix, copied."""
+    experts, rows, width = weight.shape
+    data = weight.data.reshape(experts, rows, weight.row_bytes)[:, start : start + size]
+    return Weight(name, weight.type, (experts, size, width), np.ascontiguousarray(data).reshape(-1))
 
 
 def _slice(vector: Weight, start: int, size: int, name: str) -> Weight:

@@ -161,6 +161,18 @@ def test_mixtral_style_experts(tmp_path: Path) -> None:
     np.testing.assert_allclose(logits(built.program, [0, 1, 2, 3]), expected, rtol=0, atol=1e-4)
 
 
+def test_fused_expert_tensors_are_the_same_model(tmp_path: Path) -> None:
+    values, tensors = unpack(GgufFile.open(ORACLE / "qwen3moe" / "model.gguf"))
+    separate = logits(definition(tmp_path, values, tensors).program, list(range(40)))
+    for layer in range(3):
+        gate, up = (tensors.pop(f"blk.{layer}.ffn_{name}_exps.weight") for name in ("gate", "up"))
+        halves = [np.frombuffer(raw, "<f4").reshape(shape) for _, shape, raw in (gate, up)]
+        both = np.concatenate(halves, axis=1)
+        tensors[f"blk.{layer}.ffn_gate_up_exps.weight"] = (0, both.shape, both.tobytes())
+    fused = logits(definition(tmp_path, values, tensors).program, list(range(40)))
+    np.testing.assert_array_equal(fused, separate)
+
+
 def gemma(changes: dict[str, Value]) -> tuple[dict[str, Value], Tensors]:
     values, tensors = unpack(GgufFile.open(ORACLE / "gemma3" / "model.gguf"))
     return values | {f"gemma3.{key}": value for key, value in changes.items()}, tensors
