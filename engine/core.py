@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence as SequenceOf
+from typing import TypeAlias
 
 from ..kernels.backend import DrawRequest
 from ..kernels.errors import RequestError, StepCancelled, StepError, SurefootError
@@ -22,15 +23,20 @@ from .kv_cache import KvCache
 from .metrics import Metrics
 from .request import Finish, FinishReason, Output, Submission
 from .resources import Resources
-from .runner import StepRunner
+from .runner import NO_DRAFTS, StepRunner
 from .scheduler import Scheduler
 from .sequence import Plan, Rows
+from .step_speculation import StepSpeculation
 from .stop_strings import StopStrings
 
 _log = logging.getLogger("surefoot.engine")
 
 # What a request's own sampler, detokenizer or stop strings may raise; anything else is a broken engine.
 REQUEST_FAULTS = (SurefootError, ArithmeticError, LookupError, TypeError, ValueError)
+
+
+Entries: TypeAlias = SequenceOf[Rows[ActiveRequest]]
+Drafts: TypeAlias = SequenceOf[SequenceOf[int]]
 
 
 def server_error(message: str) -> RequestError:
@@ -48,6 +54,7 @@ class EngineCore:
         self.cost: CostCurve = resources.cost
         self.requests: dict[str, ActiveRequest] = {}
         self.outbox: list[tuple[Submission, Output]] = []
+        self.speculation: StepSpeculation | None = None
         self.solo: str | None = None  # the request whose prefill is all that the running step does
         self.num_steps = 0
         self._arrivals = 0
@@ -126,20 +133,27 @@ class EngineCore:
 
     def step(self) -> None:
         """Runs one step, if there is work, and collects what it gave in `outbox`."""
-        plan = self.scheduler.schedule()
+        speculation, scheduler = self.speculation, self.scheduler
+        if speculation is not None:
+            speculation.prepare(scheduler.running, bool(scheduler.waiting))
+        plan = scheduler.schedule()
         entries = plan.entries
         if not entries:
             return
         started = time.monotonic()
+        drafts = NO_DRAFTS if speculation is None else speculation.draft(entries)
+        num_rows = sum([rows.num_rows for rows in entries]) + sum(map(len, drafts))
         if plan.num_prefill_rows:
             self._note_first_rows(entries, started)
             if len(entries) == 1:
                 self.solo = entries[0].sequence.submission.request_id
-        self._run(entries, may_retry=True)
+        self._run(entries, drafts, may_retry=True)
         self.solo = None
-        self._book(plan, time.monotonic() - started)
+        self._book(plan, num_rows, time.monotonic() - started)
+        if speculation is not None:
+            speculation.finish(len(entries), num_rows, plan.num_prefill_rows)
 
-    def _note_first_rows(self, entries: SequenceOf[Rows[ActiveRequest]], now: float) -> None:
+    def _note_first_rows(self, entries: Entries, now: float) -> None:
         for rows in entries:
             request = rows.sequence
             if not request.first_row_at:
@@ -148,50 +162,49 @@ class EngineCore:
                 self.metrics.prompt_tokens += request.num_prompt
                 self.metrics.queue.observe(now - request.submitted_at)
 
-    def _book(self, plan: Plan[ActiveRequest], seconds: float) -> None:
+    def _book(self, plan: Plan[ActiveRequest], num_rows: int, seconds: float) -> None:
         self.num_steps += 1
-        num_rows = context = 0
-        for rows in plan.entries:
-            num_rows += rows.num_rows
-            context += rows.num_rows * rows.start
         self.metrics.step_rows.observe(num_rows)
         self.metrics.step_seconds[plan.kind].observe(seconds)
-        self.cost.observe(num_rows, context // num_rows, seconds)
+        context = sum([rows.num_rows * rows.start for rows in plan.entries]) // num_rows
+        self.cost.observe(num_rows, context, seconds)
 
-    def _run(self, entries: SequenceOf[Rows[ActiveRequest]], may_retry: bool) -> None:
+    def _run(self, entries: Entries, drafts: Drafts, may_retry: bool) -> None:
+        taps = () if self.speculation is None else self.speculation.taps
         try:
-            first_logits = self.runner.forward(entries)
+            first_logits = self.runner.forward(entries, drafts, taps)
         except StepCancelled:
             return  # the cancellation itself is in the inbox; if it was somebody else's, the rows run again
         except StepError as fault:
-            self._run_one_by_one(entries, fault, may_retry)
+            self._run_one_by_one(entries, drafts, fault, may_retry)
             return
-        self._complete(entries, first_logits)
+        self._complete(entries, drafts, first_logits)
 
-    def _run_one_by_one(self, entries: SequenceOf[Rows[ActiveRequest]], fault: StepError, may_retry: bool) -> None:
+    def _run_one_by_one(self, entries: Entries, drafts: Drafts, fault: StepError, may_retry: bool) -> None:
         """A step failed and committed nothing: gives each of its sequences a step of its own. Same rows, same bits."""
         if not may_retry:
             self._fail(entries[0].sequence, server_error(f"the model could not be evaluated: {fault}"))
             return
         _log.error("a step of %d sequences failed, running them one by one: %s", len(entries), fault)
         self.metrics.step_faults += 1
-        for rows in entries:
-            self._run([rows], may_retry=False)
+        for number, rows in enumerate(entries):
+            self._run([rows], drafts[number : number + 1], may_retry=False)
 
-    def _complete(self, entries: SequenceOf[Rows[ActiveRequest]], first_logits: SequenceOf[int]) -> None:
+    def _complete(self, entries: Entries, drafts: Drafts, first_logits: SequenceOf[int]) -> None:
         """The rows have been computed: draws for those that reached their end, commits the others."""
-        drawing: list[Rows[ActiveRequest]] = []
+        drawing: list[tuple[int, Rows[ActiveRequest]]] = []
         requests: list[DrawRequest] = []
-        for rows, first in zip(entries, first_logits, strict=True):
-            request = rows.sequence
+        for number, rows in enumerate(entries):
+            request, first = rows.sequence, first_logits[number]
             if request.scores_prompt and not self._score(rows, first):
                 continue
             if rows.draws and request.generates:
                 draw = request.draw
                 draw.first_row = first + rows.num_logits - 1
                 draw.position = request.generation.num_output
+                draw.drafts = drafts[number] if drafts else ()
                 requests.append(draw)
-                drawing.append(rows)
+                drawing.append((number, rows))
             else:
                 self.scheduler.advance(request, rows.start + rows.num_rows)
                 if rows.draws:
@@ -199,10 +212,10 @@ class EngineCore:
         if requests:
             results = self.runner.draw(requests)
             now = time.monotonic()
-            for rows, result in zip(drawing, results, strict=True):
-                self._accept(rows, result, now)
+            for (number, rows), result in zip(drawing, results, strict=True):
+                self._accept(number, rows, result, now)
 
-    def _accept(self, rows: Rows[ActiveRequest], result: list[Draw] | DrawFault, now: float) -> None:
+    def _accept(self, number: int, rows: Rows[ActiveRequest], result: list[Draw] | DrawFault, now: float) -> None:
         """Takes a request's draws as far as they go, commits what they were drawn from, gives out what is certain."""
         request = rows.sequence
         if isinstance(result, DrawFault):
@@ -217,6 +230,8 @@ class EngineCore:
             return
         request.tokens += token_ids
         self.scheduler.advance(request, rows.start + rows.num_rows + taken - 1)
+        if self.speculation is not None:
+            self.speculation.accepted(request, rows.start, len(result) - 1, self.runner.first_row(number))
         self._time_tokens(request, taken, now)
         if output.finish is not None:
             self._end(request, output)
@@ -277,6 +292,8 @@ class EngineCore:
         """The one place where an accepted request ends."""
         del self.requests[request.submission.request_id]
         self.scheduler.remove(request)
+        if self.speculation is not None:
+            self.speculation.release(request)
         self._post(request.submission, output, request.submitted_at)
 
     def _post(self, submission: Submission, output: Output, submitted_at: float) -> None:

@@ -16,7 +16,7 @@ from .kv_cache import KvCache, Match
 from .scheduler import StepLimits
 from .sequence import Rows, S, Sequence
 
-NO_DRAFTS: tuple[int, ...] = ()
+NO_DRAFTS: tuple[SequenceOf[int], ...] = ()
 
 
 class StepRunner:
@@ -32,10 +32,16 @@ class StepRunner:
         self._logits_rows: NDArray[np.int32] = np.zeros(limits.max_logits_rows, np.int32)
         self._counting: NDArray[np.int32] = np.arange(context_length + limits.max_rows, dtype=np.int32)
 
-    def forward(self, entries: SequenceOf[Rows[S]], drafts: SequenceOf[SequenceOf[int]] = ()) -> list[int]:
+    def forward(
+        self,
+        entries: SequenceOf[Rows[S]],
+        drafts: SequenceOf[SequenceOf[int]] = NO_DRAFTS,
+        taps: tuple[str, ...] = (),
+    ) -> list[int]:
         """Runs the rows, each entry's followed by its drafts (one list per entry, or none at all).
 
-        Returns each entry's first logits row. Raises StepError; then nothing may be committed.
+        Returns each entry's first logits row; `first_row` tells its first row. Raises StepError; then nothing may be
+        committed.
         """
         first_logits: list[int] = []
         row = logits = 0
@@ -69,9 +75,14 @@ class StepRunner:
                 self._offsets[: num + 1],
                 self._slots[:num],
                 self._logits_rows[:logits],
+                taps,
             )
         )
         return first_logits
+
+    def first_row(self, number: int) -> int:
+        """The first row of entry `number` in the last step."""
+        return int(self._offsets[number])
 
     def draw(self, requests: SequenceOf[DrawRequest]) -> list[list[Draw] | DrawFault]:
         """Draws for all of them in one native call."""

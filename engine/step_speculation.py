@@ -1,0 +1,39 @@
+"""How the core talks to the speculative loop around a step, as a protocol; without one it is an ordinary engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from typing import Protocol
+
+from .active_request import ActiveRequest
+from .sequence import Rows
+
+
+class StepSpeculation(Protocol):
+    """Called once per step each, in this order. It changes how many draws come from a step, never which."""
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        """Outputs that the coming step must hand out."""
+        ...
+
+    def prepare(self, running: SequenceOf[ActiveRequest], crowded: bool) -> None:
+        """Before scheduling: sets every sequence's `draft_window`. `crowded`: somebody waits."""
+        ...
+
+    def draft(self, entries: SequenceOf[Rows[ActiveRequest]]) -> SequenceOf[SequenceOf[int]]:
+        """Tokens to verify, at most each entry's window: one list per entry, or nothing at all."""
+        ...
+
+    def accepted(self, sequence: ActiveRequest, start: int, num_accepted: int, first_row: int) -> None:
+        """Draws were taken and committed. Its rows start at position `start`, which was row `first_row` of the step;
+        so many drafts equalled their draws (perhaps more than were kept, if a stop came between)."""
+        ...
+
+    def finish(self, sequences: int, rows: int, prefill_rows: int) -> None:
+        """The step is over; drafts count as rows."""
+        ...
+
+    def release(self, sequence: ActiveRequest) -> None:
+        """The request ended."""
+        ...
