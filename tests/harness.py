@@ -60,10 +60,15 @@ class ProgramRunner:
         self.outputs: dict[str, NDArray[np.float32]] = {}  # taps of the last step, all of its rows
 
     def step(
-        self, pieces: Mapping[int, Sequence[int]], *, taps: tuple[str, ...] = (), want: str = "all"
+        self,
+        pieces: Mapping[int, Sequence[int]],
+        *,
+        taps: tuple[str, ...] = (),
+        want: str = "all",
+        commit: bool = True,
     ) -> dict[int, NDArray[np.float32]]:
         """One step that continues each sequence by its ids. Logits [rows, vocabulary] of each sequence's rows, copied;
-        with want="last", only of its last row."""
+        with want="last", only of its last row. commit=False: rows that a rewind may take back, so nothing is freed."""
         slots = [slot for slot, ids in pieces.items() if len(ids)]
         counts = [len(pieces[slot]) for slot in slots]
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -81,7 +86,8 @@ class ProgramRunner:
         )
         for slot, n in zip(slots, counts, strict=True):
             self.lengths[slot] += n
-            self._free_behind_window(slot)
+            if commit:
+                self._free_behind_window(slot)
         self.outputs = {name: self.executor.output(name).copy() for name in taps}
         logits = self.executor.logits().copy()
         ends = offsets if want == "all" else np.arange(len(slots) + 1)

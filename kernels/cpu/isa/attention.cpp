@@ -46,12 +46,11 @@ struct ByteTile {
   int64_t value_stride;
   const uint16_t* key_scales;
   const uint16_t* value_scales;
-  int64_t scale_stride;
   f32x16 key(int64_t d, int half) const {
     return load_i8(keys + d * kBlock + half * 16) * load_f16(key_scales + d / 32 * kBlock + half * 16);
   }
   f32x16 value(int j, int64_t c) const {
-    return load_i8(values + j * value_stride + c) * splat(f16_to_f32(value_scales[j * scale_stride + c / 32]));
+    return load_i8(values + j * value_stride + c) * splat(f16_to_f32(value_scales[c / 32 * kBlock + j]));
   }
 };
 
@@ -65,7 +64,7 @@ void with_tile(const KvLayout& l, const uint8_t* p, Use use) {
     case KvFormat::BF16: return use(HalfTile<load_bf16>{(const uint16_t*)p, (const uint16_t*)v, l.value_dim});
     case KvFormat::Q8_0:
       return use(ByteTile{(const int8_t*)p, (const int8_t*)v, l.value_dim, (const uint16_t*)(p + l.key_scales_at()),
-                          (const uint16_t*)(p + l.value_scales_at()), (l.value_dim + 31) / 32});
+                          (const uint16_t*)(p + l.value_scales_at())});
   }
 }
 

@@ -15,18 +15,17 @@ void store_cells(const KvLayout& l, const float* key, const float* value, int sl
   for (int64_t d = 0; d < l.value_dim; ++d) values[d] = convert(value[d]);
 }
 
-// Quantises up to 32 values: scale amax / 127 rounded to f16, then round(x / scale). A NaN anywhere makes the scale NaN.
+// Quantises up to 32 values: round(x / scale) with scale = amax / 127, which is stored as f16. A NaN makes the scale NaN.
 uint16_t quantise(const float* x, int64_t n, int8_t* q) {
   float top = 0.f;
   for (int64_t i = 0; i < n; ++i) top = !(std::fabs(x[i]) <= top) ? std::fabs(x[i]) : top;
   for (int64_t i = 0; i < n; ++i) top = x[i] != x[i] ? x[i] : top;
-  const uint16_t scale = f32_to_f16(top / 127.f);
-  const float wide = f16_to_f32(scale);
+  const float scale = top / 127.f;
   for (int64_t i = 0; i < n; ++i) {
-    const float v = wide > 0.f ? std::nearbyint(x[i] / wide) : 0.f;  // false also for a NaN scale
+    const float v = scale > 0.f ? std::nearbyint(x[i] / scale) : 0.f;  // false also for a NaN scale
     q[i] = int8_t(std::min(127.f, std::max(-127.f, v)));
   }
-  return scale;
+  return f32_to_f16(scale);
 }
 
 void store_q8(const KvLayout& l, const float* key, const float* value, int slot, uint8_t* head) {
