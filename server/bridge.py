@@ -158,7 +158,7 @@ class Bridge:
 
     def open(self, request_id: str, choices: Sequence[Choice], cache_salt: bytes, priority: int = 0) -> Generation:
         """Submits every choice, or none: RequestError 429 when full, 503 when draining, or the engine's own refusal."""
-        self._admit(len(choices))
+        self.admit(len(choices))
         generation = Generation(self, request_id, len(choices))
         self._open.add(generation)
         self._num_running += len(choices)
@@ -181,7 +181,8 @@ class Bridge:
                 raise
         return generation
 
-    def _admit(self, num_choices: int) -> None:
+    def admit(self, num_choices: int) -> None:
+        """RequestError 429 or 503 unless there is room. Also asked before the work that comes before `open`."""
         if self.draining:
             raise RequestError(
                 "The server is shutting down",

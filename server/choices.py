@@ -1,4 +1,4 @@
-"""What the answers of all APIs share: outputs held until they may be shown, usage, log-probabilities."""
+"""What the answers of all APIs share: outputs held until they may be shown, finish reasons, log-probabilities."""
 
 from __future__ import annotations
 
@@ -35,31 +35,6 @@ class Held:
         self.text += output.text
         self.token_ids += output.token_ids
         self.draws += output.draws
-
-
-class Usage:
-    """Token counts over all choices of a request."""
-
-    def __init__(self, prompt_tokens: Sequence[int], num_choices: int) -> None:
-        self._num_choices = num_choices  # per prompt
-        self._prompt_tokens = sum(prompt_tokens)
-        self._cached_tokens = 0
-        self._completion_tokens = 0
-
-    def add(self, index: int, finish: Finish) -> None:
-        """Counts a finished choice. A prompt and its cached part count once, with its first choice."""
-        self._completion_tokens += finish.completion_tokens
-        if index % self._num_choices == 0:
-            self._cached_tokens += finish.cached_tokens
-
-    def body(self) -> dict[str, object]:
-        """OpenAI's `usage`."""
-        return {
-            "prompt_tokens": self._prompt_tokens,
-            "completion_tokens": self._completion_tokens,
-            "total_tokens": self._prompt_tokens + self._completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self._cached_tokens},
-        }
 
 
 class TokenNames:

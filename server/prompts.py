@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from ..kernels.errors import RequestError
@@ -15,6 +16,7 @@ from .schema.chat import Message, TemplateFields
 ResultT = TypeVar("ResultT")
 
 _WORKERS = 2
+_SURELY_FITS = 16  # characters per token up to which a text is tokenized without asking
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Prompter:
         )
         if open_ended:
             text = _cut_after(text, messages[-1].text().strip())
+        self._refuse_hopeless(text)
         if fields.add_special_tokens is None:
             return Prompt(self.tokenizer.encode_prompt(text), text)
         return self._encoded(text, fields.add_special_tokens)
@@ -87,7 +90,22 @@ class Prompter:
             raise RequestError(f"prompt: {bad} is not a token id below {limit}", param="prompt", code="invalid_value")
         return Prompt(item, None)
 
+    @cached_property
+    def _longest_token(self) -> int:
+        """Bytes. A pass over the vocabulary, made when a text is first so long that it matters."""
+        tokenizer = self.tokenizer
+        return max(len(tokenizer.token_bytes(token, special=True)) for token in range(tokenizer.vocab_size))
+
+    def _refuse_hopeless(self, text: str) -> None:
+        """Megabytes that cannot fit are not worth tokenizing: no token covers more bytes than the longest."""
+        if len(text) > _SURELY_FITS * self.max_context and len(text) > self._longest_token * self.max_context:
+            raise RequestError(
+                f"This model's context is {self.max_context} tokens; a text of {len(text)} characters cannot fit",
+                code="context_length_exceeded",
+            )
+
     def _encoded(self, text: str, add_special: bool) -> Prompt:
+        self._refuse_hopeless(text)
         return Prompt(self.tokenizer.encode(text, add_special=add_special, parse_special=True), text)
 
     def answer_limit(self, prompt: Prompt, asked: int | None, default: int | None, param: str) -> int:

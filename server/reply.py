@@ -19,12 +19,10 @@ from starlette.types import Receive, Scope, Send
 from ..engine.request import Output
 from ..kernels.errors import RequestError
 from .bridge import ClientGoneError, Generation
-from .encoding import SSE_COMMENT, SSE_DONE, json_response, sse_data, sse_error
-from .errors import error_body
+from .chunks import Chunk
+from .encoding import SSE_COMMENT, json_response
 
 _log = logging.getLogger("surefoot.server")
-
-Chunk = dict[str, object]
 
 _CLIENT_CLOSED_REQUEST = 499  # for the access log; no client reads it
 
@@ -53,8 +51,12 @@ class Answer(Protocol):
         """All chunks of the answer, with usage, as the body of a response that is not streamed."""
         ...
 
-    def shown(self, chunks: Iterable[Chunk]) -> list[Chunk]:
-        """The chunks as a stream writes them: with or without usage, as `stream_options` asked."""
+    def encoded(self, chunks: Iterable[Chunk]) -> bytes:
+        """The chunks as a stream writes them."""
+        ...
+
+    def closing(self, error: RequestError | None) -> bytes:
+        """A stream's last bytes, after all chunks or after an error."""
         ...
 
 
@@ -154,13 +156,13 @@ class EventStream(Response):
             self._watch.close()
 
     async def _events(self) -> AsyncGenerator[bytes]:
+        fault = None
         try:
-            yield self._encoded(self._first)
+            yield self._answer.encoded(self._first) or SSE_COMMENT
             async for batch in self._rest:
-                yield self._encoded(batch)
+                data = self._answer.encoded(batch)
+                if data or not batch:
+                    yield data or SSE_COMMENT
         except RequestError as error:
-            yield sse_error(error_body(error))
-        yield SSE_DONE
-
-    def _encoded(self, batch: list[Chunk]) -> bytes:
-        return b"".join(map(sse_data, self._answer.shown(batch))) if batch else SSE_COMMENT
+            fault = error
+        yield self._answer.closing(fault)

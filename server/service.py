@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fastapi import Request
@@ -68,28 +67,6 @@ class Service:
     async def read(self, request: Request, schema: type[SchemaT]) -> SchemaT:
         """A validated request body."""
         return validated(schema, await read_json(request, self.settings.max_body_bytes), self.metrics)
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What every chunk and answer of one request repeats."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    system_fingerprint: str
-
-    def chunk(self, choices: Sequence[object]) -> dict[str, object]:
-        """A chunk with these choices."""
-        return {
-            "id": self.id,
-            "object": self.object,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": self.system_fingerprint,
-            "choices": choices,
-        }
 
 
 def new_id(prefix: str) -> str:

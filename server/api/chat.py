@@ -12,12 +12,14 @@ from starlette.responses import Response
 
 from ...engine.request import Output
 from ..bridge import Choice
-from ..choices import Held, TokenNames, Usage, chat_logprobs, finish_reason
+from ..choices import Held, TokenNames, chat_logprobs, finish_reason
+from ..chunks import Chunk, ChunkedAnswer, Header, Usage
+from ..deltas import Delta, DeltaParser, PlainText, merge_delta
 from ..prompts import Prompt
-from ..reply import Chunk, reply
+from ..reply import reply
 from ..schema.chat import ChatRequest
 from ..schema.sampling import choice_seed
-from ..service import Header, Service, new_id, service_of
+from ..service import Service, new_id, service_of
 
 router = APIRouter()
 
@@ -29,6 +31,7 @@ async def create_chat_completion(request: Request) -> Response:
     tenant = service.gate.tenant(request)
     body = await service.read(request, ChatRequest)
     model = service.model.check(body.model)
+    service.bridge.admit(body.num_choices())
     prompt = await service.prompter.from_messages(body.messages, body)
     limit = service.prompter.answer_limit(prompt, body.token_limit(), None, "messages")
     seed = body.drawn_seed()
@@ -52,21 +55,21 @@ async def create_chat_completion(request: Request) -> Response:
 
 @dataclass(slots=True)
 class _ChoiceState:
+    parser: DeltaParser
     held: Held = field(default_factory=Held)
     done: bool = False
 
 
-class ChatAnswer:
+class ChatAnswer(ChunkedAnswer):
     """The chunks of a chat completion."""
 
     def __init__(self, header: Header, body: ChatRequest, prompt: Prompt, seed: int, service: Service) -> None:
-        self._header = header
+        super().__init__(header, Usage([len(prompt.token_ids)], body.num_choices()), body.wants_usage())
         self._body = body
         self._prompt = prompt
         self._seed = seed
         self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
-        self._usage = Usage([len(prompt.token_ids)], body.num_choices())
-        self._states = [_ChoiceState() for _ in range(body.num_choices())]
+        self._states = [_ChoiceState(PlainText()) for _ in range(body.num_choices())]
 
     @property
     def done(self) -> bool:
@@ -75,44 +78,38 @@ class ChatAnswer:
 
     def start(self) -> list[Chunk]:
         """A chunk with the role per choice. The first also has what an answer has once: seed and prompt ids."""
-        chunks = [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(len(self._states))]
+        opening: Delta = {"role": "assistant", "content": ""}
+        chunks = [self.header.chunk([self._choice(index, opening, None)]) for index in range(len(self._states))]
         chunks[0]["seed"] = self._seed
         if self._body.return_token_ids:
             chunks[0]["prompt_token_ids"] = list(self._prompt.token_ids)
         return chunks
 
     def feed(self, index: int, output: Output) -> list[Chunk]:
-        """See Answer.feed."""
-        state = self._states[index]
+        """See Answer.feed. Log-probabilities and ids go with the first delta after their tokens."""
+        state, finish = self._states[index], output.finish
         state.held.add(output)
-        finish = output.finish
-        if finish is None and not state.held.text:
-            return []
-        reason = None if finish is None else finish_reason(finish)
-        held, state.held = state.held, Held()
-        chunk = self._chunk(index, {"content": held.text} if held.text else {}, held, reason)
+        deltas = state.parser.feed(output.text)
+        reason = ""
         if finish is not None:
+            rest, reason = state.parser.end(finish_reason(finish))
+            deltas = deltas + rest or [{}]
+        if not deltas:
+            return []
+        held, state.held = state.held, Held()
+        choices = [self._choice(index, delta, held if at == 0 else None) for at, delta in enumerate(deltas)]
+        if finish is not None:
+            choices[-1] |= {"finish_reason": reason, "stop_reason": finish.stop_reason}
             state.done = True
-            self._usage.add(index, finish)
-            cast(list[dict[str, object]], chunk["choices"])[0]["stop_reason"] = finish.stop_reason
-        return [chunk]
+            self.usage.add(index, finish)
+        return [self.header.chunk([choice]) for choice in choices]
 
-    def _chunk(
-        self, index: int, delta: dict[str, object], held: Held | None = None, reason: str | None = None
-    ) -> Chunk:
+    def _choice(self, index: int, delta: Delta, held: Held | None) -> dict[str, object]:
         logprobs = chat_logprobs(held.draws, self._names) if held is not None and held.draws else None
-        choice: dict[str, object] = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        choice: dict[str, object] = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
         if self._body.return_token_ids and held is not None:
             choice["token_ids"] = held.token_ids
-        return self._header.chunk([choice])
-
-    def end(self) -> list[Chunk]:
-        """The usage chunk."""
-        return [{**self._header.chunk([]), "usage": self._usage.body()}]
-
-    def shown(self, chunks: Iterable[Chunk]) -> list[Chunk]:
-        """See Answer.shown."""
-        return with_usage(chunks, self._body.wants_usage())
+        return choice
 
     def fold(self, chunks: Iterable[Chunk]) -> dict[str, object]:
         """A `chat.completion` object."""
@@ -125,25 +122,15 @@ class ChatAnswer:
         return {**whole, "object": "chat.completion", "choices": [choices[index] for index in sorted(choices)]}
 
 
-def with_usage(chunks: Iterable[Chunk], wanted: bool) -> list[Chunk]:
-    """OpenAI's rule for streams: with `include_usage` every chunk has the key, null but in the last; else none has."""
-    if wanted:
-        return [chunk if "usage" in chunk else {**chunk, "usage": None} for chunk in chunks]
-    return [chunk for chunk in chunks if "usage" not in chunk]
-
-
 def _empty_choice(index: int) -> dict[str, Any]:
     message = {"role": "assistant", "content": "", "refusal": None}
     return {"index": index, "message": message, "logprobs": None, "finish_reason": None}
 
 
 def _fold_choice(whole: dict[str, Any], part: dict[str, Any]) -> None:
-    for name, value in part["delta"].items():
-        if name != "role":
-            whole["message"][name] = whole["message"].get(name, "") + value
+    merge_delta(whole["message"], part["delta"])
     if part["logprobs"] is not None:
-        if whole["logprobs"] is None:
-            whole["logprobs"] = {"content": [], "refusal": None}
+        whole["logprobs"] = whole["logprobs"] or {"content": [], "refusal": None}
         whole["logprobs"]["content"] += part["logprobs"]["content"]
     whole["finish_reason"] = part["finish_reason"] or whole["finish_reason"]
     if "stop_reason" in part:

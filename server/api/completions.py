@@ -16,18 +16,17 @@ from ..choices import (
     Held,
     Judged,
     TokenNames,
-    Usage,
     finish_reason,
     judged_output,
     judged_prompt,
 )
+from ..chunks import Chunk, ChunkedAnswer, Header, Usage
 from ..ports import Tokenizer
 from ..prompts import Prompt
-from ..reply import Chunk, reply
+from ..reply import reply
 from ..schema.completions import CompletionRequest
 from ..schema.sampling import choice_seed
-from ..service import Header, Service, new_id, service_of
-from .chat import with_usage
+from ..service import Service, new_id, service_of
 
 router = APIRouter()
 
@@ -41,6 +40,7 @@ async def create_completion(request: Request) -> Response:
     tenant = service.gate.tenant(request)
     body = await service.read(request, CompletionRequest)
     model = service.model.check(body.model)
+    service.bridge.admit(len(body.prompt) * body.num_choices())
     prompts = await service.prompter.from_items(body.prompt)
     seed = body.drawn_seed()
     choices = [choice for prompt in prompts for choice in _choices_of(prompt, body, seed, service)]
@@ -102,15 +102,16 @@ def _echo_text(tokenizer: Tokenizer, prompt: Prompt) -> str:
     return tokenizer.decode(prompt.token_ids, skip_special=False) if prompt.text is None else prompt.text
 
 
-class CompletionAnswer:
+class CompletionAnswer(ChunkedAnswer):
     """The chunks of a text completion. Choice p * n + j is choice j of prompt p."""
 
     def __init__(
         self, header: Header, body: CompletionRequest, prompts: Sequence[Prompt], seed: int, service: Service
     ) -> None:
-        self._header, self._body, self._prompts, self._seed = header, body, prompts, seed
+        usage = Usage([len(prompt.token_ids) for prompt in prompts], body.num_choices())
+        super().__init__(header, usage, body.wants_usage())
+        self._body, self._prompts, self._seed = body, prompts, seed
         self._first = True
-        self._usage = Usage([len(prompt.token_ids) for prompt in prompts], body.num_choices())
         tokenizer = service.model.tokenizer
         names = TokenNames(tokenizer, bool(body.return_tokens_as_token_ids))
         self._states = [
@@ -146,7 +147,7 @@ class CompletionAnswer:
         state.started = True
         if output.finish is not None:
             self._finish(state, index, output.finish, choice)
-        chunk = self._header.chunk([choice])
+        chunk = self.header.chunk([choice])
         if self._first:
             self._first = False
             chunk["seed"] = self._seed
@@ -156,15 +157,7 @@ class CompletionAnswer:
         choice["finish_reason"] = finish_reason(finish)
         choice["stop_reason"] = finish.stop_reason
         state.done = True
-        self._usage.add(index, finish)
-
-    def end(self) -> list[Chunk]:
-        """The usage chunk."""
-        return [{**self._header.chunk([]), "usage": self._usage.body()}]
-
-    def shown(self, chunks: Iterable[Chunk]) -> list[Chunk]:
-        """See Answer.shown."""
-        return with_usage(chunks, self._body.wants_usage())
+        self.usage.add(index, finish)
 
     def fold(self, chunks: Iterable[Chunk]) -> dict[str, object]:
         """A `text_completion` object."""

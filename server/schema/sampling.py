@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -39,9 +39,11 @@ class Strict(BaseModel):
 
 
 class StreamOptions(Strict):
-    """`stream_options`."""
+    """`stream_options`. The last two change the chunks in ways that are not implemented, so they must be off."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: Literal[False] | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class SamplingFields(Strict):
@@ -99,6 +101,12 @@ class SamplingFields(Strict):
         prompt_logprobs: int | None = None,
     ) -> GenerationParams:
         """The engine's parameters of one choice."""
+        if (self.min_tokens or 0) > max_tokens:
+            raise RequestError(
+                f"min_tokens: {self.min_tokens} is more than the {max_tokens} tokens to generate",
+                param="min_tokens",
+                code="invalid_value",
+            )
         temperature = 1.0 if self.temperature is None else self.temperature
         return GenerationParams(
             max_tokens=max_tokens,
