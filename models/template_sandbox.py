@@ -8,8 +8,10 @@ that grow a text (`replace`, `center`) have none.
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from datetime import datetime
 from typing import Any, NoReturn, cast
 
@@ -17,16 +19,21 @@ from jinja2 import TemplateError, TemplateRuntimeError, nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 MAX_SECONDS = 5.0  # of this thread's processor time for one rendering
 MAX_CHARACTERS = 1 << 25  # of a prompt, and of any text made on the way
 MAX_POWER_BITS = 4096
+_CHANGES = re.compile(r"\.(append|extend|insert|pop|update|setdefault)\(")
 TICK, JOIN = "__tick", "__join"  # names that templates cannot collide with by accident
 
 # What a template can raise by handling data of another shape than it expects.
 RENDER_ERRORS = (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+class RanTooLong(TemplateRuntimeError):
+    """A template that would perhaps never end."""
 
 
 class CompiledTemplate:
@@ -37,8 +44,10 @@ class CompiledTemplate:
         environment = _Environment(
             trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _GenerationBlock]
         )
+        environment.may_change_values = self._changes_values = bool(_CHANGES.search(source))
         filters = cast("dict[str, object]", environment.filters)  # pyright: ignore[reportUnknownMemberType]
         filters["tojson"] = _to_json
+        filters["safe"] = _as_it_is  # nothing is escaped here, but text marked safe would escape what is added to it
         names = cast("dict[str, object]", environment.globals)  # pyright: ignore[reportUnknownMemberType]
         names.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
         tree = environment.parse(source)
@@ -53,9 +62,10 @@ class CompiledTemplate:
 
         def tick() -> None:
             if time.thread_time() > deadline:
-                raise TemplateRuntimeError(f"the template ran for more than {MAX_SECONDS:g} seconds")
+                raise RanTooLong(f"the template ran for more than {MAX_SECONDS:g} seconds")
 
-        for piece in self._template.generate({**variables, TICK: tick, JOIN: _join}):
+        own = deepcopy(dict(variables)) if self._changes_values else variables
+        for piece in self._template.generate({**own, TICK: tick, JOIN: _join}):
             pieces.append(piece)
             size += len(piece)
             _check_size(size)
@@ -63,9 +73,18 @@ class CompiledTemplate:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Operators that can make a huge value from a small one are looked at first."""
+    """Operators that can make a huge value from a small one are looked at first.
+
+    Some templates collect ids in lists of their own. Those that call such methods may, on copies of all values.
+    """
 
     intercepted_binops = frozenset({"*", "**", "+"})
+    may_change_values = False
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if self.may_change_values:
+            return SandboxedEnvironment.is_safe_attribute(self, obj, attr, value)
+        return super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" and isinstance(left, int) and isinstance(right, int):
@@ -139,5 +158,22 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as Hugging Face's templates expect it: no HTML escapes, letters as they are."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    """JSON as Hugging Face's templates expect it: no HTML escapes, letters as they are. Also of `map`'s results."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_as_list,
+    )
+
+
+def _as_it_is(value: object) -> object:
+    return value
+
+
+def _as_list(value: object) -> list[object]:
+    if isinstance(value, Iterator):
+        return list(cast("Iterator[object]", value))
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")

@@ -64,6 +64,8 @@ def test_helpers() -> None:
     assert render("{{ messages[0].content.upper().split('I')[0] ~ messages[0]['content'][::-1] ~ 1 }}") == "Hih1"
     assert render("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(1) }}{{ m('a') | trim }}") == "<1><a>"
     assert render("{% generation %}kept{% endgeneration %}") == "kept"
+    assert render("{{ messages | map(attribute='role') | tojson }}") == '["user"]'
+    assert render("{{ '<'|safe + '<b>' }}") == "<<b>"
     assert render("{{ documents | length if documents else 'none' }}") == "none"
     assert render("{{ documents[0].text }}", documents=[{"text": "d"}]) == "d"
 
@@ -89,7 +91,7 @@ TAKES_PARTS = (
 )
 TAKES_BOTH = (
     "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
-    "{% for p in m.content %}({{ p.text }}){% endfor %}{% endif %}{% endfor %}"
+    "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}"
 )
 
 
@@ -99,7 +101,13 @@ def test_parts_become_text_for_a_template_that_takes_only_text() -> None:
 
 
 def test_parts_stay_for_a_template_that_takes_them() -> None:
-    assert render(TAKES_PARTS, PARTS) == render(TAKES_BOTH, PARTS) == "(one)(two)"
+    assert render(TAKES_PARTS, PARTS) == "(one)(two)"
+    assert render(TAKES_BOTH, PARTS) == "onetwo"
+
+
+def test_parts_that_a_template_writes_in_another_way_become_text() -> None:
+    dumps = "{% for m in messages %}{{ m.content if m.content is string else m.content | tojson }}{% endfor %}"
+    assert render(dumps, PARTS) == "one\ntwo"
 
 
 def test_text_becomes_a_part_for_a_template_that_takes_only_parts() -> None:
@@ -157,10 +165,54 @@ def test_null_content_only_where_the_template_knows_it() -> None:
     assert render(SIMPLE, [{"role": "assistant", "content": None}]) == "[assistant][go]"
 
 
+def test_a_template_that_reads_calls_only_with_null_content_and_arguments_as_text() -> None:
+    source = (
+        "{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}"
+        "{{ '```' + m.tool_calls[0].function.arguments + '```' }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    assert render(source, ASKED) == 'x```{"a": "é<b>"}```'
+
+
+def test_a_template_that_works_only_with_tools() -> None:
+    source = "{% for t in tools %}{{ t.function.name }}{% endfor %}" + WRITES_OBJECTS
+    assert render(source, ASKED, tools=[{"type": "function", "function": {"name": "g"}}]) == 'g{"a": "é<b>"}'
+
+
+def test_what_a_template_cannot_say_is_refused() -> None:
+    assert "no form for tool calls" in refusal(SIMPLE, ASKED).message
+    assert refusal(SIMPLE, tools=[{"type": "function"}]).param == "tools"
+
+
+def test_a_template_may_keep_lists_of_its_own_and_still_cannot_change_messages() -> None:
+    source = (
+        "{% set n = namespace(ids=[]) %}{% for m in messages %}{% set _ = n.ids.append(m.content) %}"
+        "{% set _ = m.update({'content': 'y'}) %}{% endfor %}{{ n.ids.pop(0) }}{{ messages[0].content }}"
+    )
+    messages = [{"role": "user", "content": "x"}]
+    assert render(source, messages) == "xy"
+    assert messages == [{"role": "user", "content": "x"}]
+
+
 def test_developers_speak_as_system_where_they_are_unknown() -> None:
     messages = [{"role": "developer", "content": "x"}]
     assert render(SIMPLE, messages) == "[system]x[go]"
     assert render("{# developer #}" + SIMPLE, messages) == "[developer]x[go]"
+
+
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('alternate') }}{% endif %}"
+    "[{{ m.role }}]{{ m.content }}{% endfor %}"
+)
+
+
+def test_a_template_without_a_system_role_gets_its_text_with_the_user() -> None:
+    system = {"role": "system", "content": [{"type": "text", "text": "be"}, {"type": "text", "text": "brief"}]}
+    user, answer = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}
+    assert render(NO_SYSTEM, [system, user, answer, user]) == "[user]be\nbrief\nhi[assistant]yo[user]hi"
+    assert render(NO_SYSTEM, [{"role": "developer", "content": "x"}]) == "[user]x"
+    assert "alternate" in refusal(NO_SYSTEM, [user, user]).message
 
 
 def test_messages_are_not_changed() -> None:
@@ -188,7 +240,7 @@ def test_faults_are_the_requests(source: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ messages[0].update(a=1) }}",
+    ["{{ ''.__class__.__mro__ }}", "{{ messages.sort() }}", "{{ messages | attr('append') }}",
      "{{ raise_exception.__globals__ }}", "{{ cycler.__init__.__globals__ }}", "{{ '{0.__class__}'.format(1) }}",
      "{{ range(10000000) | list }}", "{{ self.__init__ }}"],
 )  # fmt: skip
@@ -271,7 +323,9 @@ def test_the_files_special_tokens() -> None:
 
 
 def test_the_tool_template_is_taken_for_tools() -> None:
-    template = loaded(chat_template="plain", **{"chat_template.tool_use": "tools", "chat_template.rag": "rag"})
+    template = loaded(
+        chat_template="plain", **{"chat_template.tool_use": "tools{{ '' if tools }}", "chat_template.rag": "rag"}
+    )
     assert template is not None
     assert template.render(MESSAGES) == "plain"
     assert template.render(MESSAGES, tools=TOOLS) == "tools"

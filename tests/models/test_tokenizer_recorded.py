@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,15 @@ def test_real_files(recorded: Path) -> None:
         assert streamed(tokenizer, case["ids"]) == case["detokenized"]
     for case in cases(recorded, "complete"):
         assert tokenizer.encode(case["prompt"], add_special=True, parse_special=True) == case["prompt_ids"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recorded", RECORDED, ids=by_name)
+def test_loading_is_quick(recorded: Path) -> None:
+    metadata = real_file(recorded).metadata
+    start = time.process_time()
+    load_tokenizer(metadata)
+    assert time.process_time() - start < (0.5 if "smollm2" in recorded.stem else 1.5)
 
 
 @pytest.mark.slow
