@@ -1,6 +1,6 @@
 """Rows that llama.cpp recorded on real files, teacher-forced: the same best token wherever the margin decides, and the
-recorded tokens' log-probabilities close. llama.cpp rounds activations to 8 bits in larger blocks and keys and values to
-half precision, so neither is equal to the other; the bounds are about twice what was measured."""
+recorded tokens' log-probabilities close. Both sides round activations to 8 bits, in different blocks, so they cannot be
+equal (in float32 the reference backend is as far from the record); the bounds are about twice what was measured."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ class Bounds:
 
 
 FILES = {
-    "smollm2-135m-instruct-q4_1": Bounds(0.05, 0.5, 0.5),
-    "gemma3-270m-q4_k_m": Bounds(0.05, 0.5, 0.5),
-    "qwen2.5-coder-0.5b-instruct-q4_k_m": Bounds(0.05, 0.5, 0.5),
-    "qwen2.5-coder-1.5b-instruct-q4_k_m": Bounds(0.05, 0.5, 0.5),
+    # measured: mean, worst, and the largest recorded margin at which another token was best
+    "smollm2-135m-instruct-q4_1": Bounds(0.06, 0.5, 0.5),  # 0.030, 0.26, 0.24
+    "gemma3-270m-q4_k_m": Bounds(0.045, 0.6, 0.6),  # 0.022, 0.31, 0.41
+    "qwen2.5-coder-0.5b-instruct-q4_k_m": Bounds(0.016, 0.2, 0.2),  # 0.008, 0.09, 0.07
+    "qwen2.5-coder-1.5b-instruct-q4_k_m": Bounds(0.017, 0.3, 0.4),  # 0.008, 0.15, 0.24
 }
 
 
@@ -101,12 +102,11 @@ def test_best_token_wherever_the_margin_decides(recorded: tuple[Bounds, list[Row
         for part in parts
         for row, step in zip(part.ours, part.steps, strict=True)
     ]
-    assert np.mean(agreeing) > 0.97
+    assert np.mean(agreeing) > 0.95
 
 
 def test_log_probabilities_of_recorded_tokens(recorded: tuple[Bounds, list[Rows]]) -> None:
     bounds, parts = recorded
     disagreements = [d for part in parts for d in part.disagreements()]
-    print(f"{len(disagreements)} rows: mean {np.mean(disagreements):.4f}, max {np.max(disagreements):.4f}")
     assert np.mean(disagreements) < bounds.mean
     assert np.max(disagreements) < bounds.worst
