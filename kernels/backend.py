@@ -111,7 +111,8 @@ class DrawRequest:
 
     Row j is drawn at output position `position + j`, with penalties as if drafts[:j] were history, and under
     `masks[j]` if given. Drawing stops after the first row whose draw differs from its draft, so the result has
-    1 to len(drafts) + 1 entries; all but the last equal the drafts.
+    1 to len(drafts) + 1 entries; all but the last equal the drafts. A row that cannot be drawn from also ends the
+    result; only where it is the first is the result its fault (else it comes first in the next window).
     """
 
     sampler: Sampler

@@ -6,7 +6,11 @@ cannot shift it. Order: logit bias, penalties, mask, temperature, top-k, top-p, 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from .errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,32 @@ class SamplingSpec:
     suppress_until: int = 0
     num_logprobs: int | None = None  # None: none; n: the drawn token's and the n best of the raw row
 
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether a draw depends on which tokens the prompt holds."""
+        return self.repetition_penalty != 1
+
+    def check(self, prompt_ids: Sequence[int], vocab_size: int) -> None:
+        """Raises RequestError, naming the field, for values or token ids that cannot be sampled under."""
+        usable = {
+            "temperature": 0 <= self.temperature <= 1e6,
+            "top_p": 0 <= self.top_p <= 1,
+            "min_p": 0 <= self.min_p <= 1,
+            "repetition_penalty": 0 < self.repetition_penalty <= 1e6,
+            "presence_penalty": abs(self.presence_penalty) <= 1e6,
+            "frequency_penalty": abs(self.frequency_penalty) <= 1e6,
+            "logprobs": self.num_logprobs is None or self.num_logprobs >= 0,
+            "logit_bias": not any(math.isnan(value) for _, value in self.logit_bias),
+        }
+        for field, fits in usable.items():
+            if not fits:
+                raise RequestError(f"{field} is out of range", param=field)
+        prompt = prompt_ids if self.reads_prompt else ()
+        ids = {"prompt": prompt, "logit_bias": [i for i, _ in self.logit_bias], "stop_token_ids": self.suppress_ids}
+        for field, values in ids.items():
+            if len(values) and not 0 <= min(values) <= max(values) < vocab_size:
+                raise RequestError(f"{field}: a token id outside the vocabulary of {vocab_size} tokens", param=field)
+
 
 @dataclass(frozen=True, slots=True)
 class Draw:
@@ -41,3 +71,7 @@ class DrawFault:
     """A row that cannot be drawn from: why, in words for the request's error."""
 
     reason: str
+
+
+NAN_ROW = DrawFault("the model's logits are not numbers (NaN)")
+NOTHING_ALLOWED = DrawFault("no token is allowed at this position")

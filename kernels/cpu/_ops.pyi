@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sampling import Draw, DrawFault
+
 # --- matrix products (bind_linear.cpp) ---
 
 class PackedMatrix:
@@ -181,3 +183,44 @@ class Executor:
     def last_seconds(self) -> float: ...
     profiling: bool
     def profile(self) -> list[tuple[str, float]]: ...
+
+# --- sampling (sampler_bind.cpp) ---
+
+class Sampler:
+    def __init__(
+        self,
+        *,
+        seed: int,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        repetition_penalty: float,
+        presence_penalty: float,
+        frequency_penalty: float,
+        logit_bias: Sequence[tuple[int, float]],
+        suppress_ids: Sequence[int],
+        suppress_until: int,
+        num_logprobs: int | None,
+        prompt_ids: NDArray[np.int32],
+        vocab_size: int,
+    ) -> None: ...
+    def commit(self, token_ids: Sequence[int]) -> None: ...
+
+class Drawer:
+    def __init__(self, runtime: Runtime) -> None: ...
+    def draw(
+        self,
+        logits: NDArray[np.float32],
+        requests: Sequence[tuple[object, int, int, Sequence[int], NDArray[np.uint32] | None]],
+        draw_type: type[Draw],
+        not_a_number: DrawFault,
+        nothing_allowed: DrawFault,
+    ) -> list[list[Draw] | DrawFault]: ...
+    def logprobs(
+        self, logits: NDArray[np.float32], row: int, token_id: int, num_top: int, draw_type: type[Draw]
+    ) -> Draw: ...
+
+def noise_word(isa: str, seed: int, position: int, token_id: int, /) -> int: ...
+def gumbel(isa: str, word: int, /) -> float: ...
+def log(isa: str, x: float, /) -> float: ...

@@ -12,9 +12,8 @@ from ..backend import DrawRequest, Executor, KvPool, Limits, RowHandle, Sampler,
 from ..errors import ConfigError, StepCancelled, StepError
 from ..formats import KvType
 from ..program import KvGroup, Program
-from ..reference.sampling import ReferenceSampler, draw_window, log_probabilities
 from ..sampling import Draw, DrawFault, SamplingSpec
-from . import _ops
+from . import _ops, sampling
 from .lower import WeightStore, lower
 
 ARITHMETIC = "cpu-1"  # raise whenever a result changes in any bit
@@ -39,6 +38,7 @@ class CpuBackend:
         self.isa = isa
         self.runtime = _ops.Runtime(isa, threads)
         self._store = WeightStore(self.runtime)
+        self._drawer = sampling.Drawer(self.runtime)
 
     @property
     def name(self) -> str:
@@ -68,14 +68,13 @@ class CpuBackend:
         return CpuExecutor(program, self.runtime, self._store, own, limits)
 
     def sampler(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> Sampler:
-        return ReferenceSampler(spec, prompt_ids, vocab_size)
+        return sampling.sampler(spec, prompt_ids, vocab_size)
 
     def draw(self, executor: Executor, requests: Sequence[DrawRequest]) -> list[list[Draw] | DrawFault]:
-        logits = executor.logits()
-        return [draw_window(logits, request) for request in requests]
+        return self._drawer.draw(executor.logits(), requests)
 
     def logprobs(self, executor: Executor, row: int, token_id: int, num_top: int) -> Draw:
-        return log_probabilities(executor.logits()[row], token_id, num_top)
+        return self._drawer.logprobs(executor.logits(), row, token_id, num_top)
 
 
 class CpuKvPool:

@@ -4,9 +4,11 @@
 namespace sf {
 void bind_executor(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
+void bind_sampler(nanobind::module_& m);
 }  // namespace sf
 
 NB_MODULE(_ops, m) {
   sf::bind_linear(m);
   sf::bind_executor(m);
+  sf::bind_sampler(m);
 }

@@ -34,10 +34,10 @@ class PackJob : public Job {
 Kernels find_kernels(const std::string& isa) {
   const LinearKernels& linear = linear_kernels(isa);
 #ifdef SF_X86
-  if (isa == "avx512") return {&linear, &avx512::row_kernels(), &avx512::attend_kernels()};
-  if (isa == "avx2") return {&linear, &avx2::row_kernels(), &avx2::attend_kernels()};
+  if (isa == "avx512") return {&linear, &avx512::row_kernels(), &avx512::attend_kernels(), &avx512::sampler_kernels()};
+  if (isa == "avx2") return {&linear, &avx2::row_kernels(), &avx2::attend_kernels(), &avx2::sampler_kernels()};
 #endif
-  return {&linear, &portable::row_kernels(), &portable::attend_kernels()};
+  return {&linear, &portable::row_kernels(), &portable::attend_kernels(), &portable::sampler_kernels()};
 }
 
 std::shared_ptr<Matrices> pack(Runtime& runtime, Format format, int64_t parts, int64_t out, int64_t in, const uint8_t* data) {

@@ -7,6 +7,7 @@
 #include "linear.h"
 #include "pool.h"
 #include "rowops.h"
+#include "sampler_kernels.h"
 
 namespace sf {
 
@@ -15,6 +16,7 @@ struct Kernels {
   const LinearKernels* linear;
   const RowKernels* rows;
   const AttendKernels* attend;
+  const SamplerKernels* sampler;
 };
 Kernels find_kernels(const std::string& isa);  // throws std::invalid_argument where this machine cannot run it
 

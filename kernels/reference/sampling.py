@@ -12,41 +12,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import DrawRequest
-from ..errors import RequestError
-from ..sampling import Draw, DrawFault, SamplingSpec
+from ..sampling import NAN_ROW, NOTHING_ALLOWED, Draw, DrawFault, SamplingSpec
 from . import noise
 
 Row = NDArray[np.float32]  # [vocabulary]
 Ids = NDArray[np.int64]
-NAN = DrawFault("the model's logits are not numbers (NaN)")
-NOTHING_ALLOWED = DrawFault("no token is allowed at this position")
 
 
 class ReferenceSampler:
     """The spec, which tokens prompt and output hold, and how often the output holds each."""
 
     def __init__(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> None:
+        spec.check(prompt_ids, vocab_size)
         self.spec = spec
         self.bias = np.zeros(vocab_size, np.float64)
         for token_id, value in spec.logit_bias:
-            _check_id(token_id, vocab_size, "logit_bias")
             self.bias[token_id] += value
-        for token_id in spec.suppress_ids:
-            _check_id(token_id, vocab_size, "stop_token_ids")
         self.in_prompt = np.zeros(vocab_size, np.bool_)
-        for token_id in prompt_ids:
-            _check_id(token_id, vocab_size, "prompt")
-            self.in_prompt[token_id] = True
+        if spec.reads_prompt:
+            self.in_prompt[list(prompt_ids)] = True
         self.output_counts = np.zeros(vocab_size, np.int64)
 
     def commit(self, token_ids: Sequence[int]) -> None:
         for token_id in token_ids:
             self.output_counts[token_id] += 1
-
-
-def _check_id(token_id: int, vocab_size: int, param: str) -> None:
-    if not 0 <= token_id < vocab_size:
-        raise RequestError(f"{param}: token id {token_id} is not in the vocabulary of {vocab_size} tokens", param=param)
 
 
 def draw_window(logits: NDArray[np.float32], request: DrawRequest) -> list[Draw] | DrawFault:
@@ -70,7 +59,7 @@ def draw_row(
     """One draw at output position `position`, as if `drafted` had been committed."""
     spec = sampler.spec
     if np.isnan(row).any():
-        return NAN
+        return NAN_ROW
     adjusted = adjust(row, sampler, position, drafted, mask)
     if not (adjusted > -np.inf).any():
         return NOTHING_ALLOWED
@@ -104,7 +93,7 @@ def adjust(
 def below_best(x: Row) -> NDArray[np.float64]:
     """Distance of each value to the largest: 0 for the best. Only plus infinities count where there are any."""
     best = np.float64(x.max())
-    return np.where(x < best, np.where(best == np.inf, -np.inf, x - best), 0.0)
+    return np.where(x == best, 0.0, -np.inf) if np.isinf(best) else x - best
 
 
 def _draw_at_temperature(x: Row, spec: SamplingSpec, position: int) -> int:

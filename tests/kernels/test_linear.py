@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from surefoot.kernels.cpu import _ops
 from surefoot.kernels.formats import WeightType
 

@@ -1,0 +1,52 @@
+"""Native sampling behind the types of kernels/sampling.py and kernels/backend.py. The arithmetic is in sampler.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend import DrawRequest
+from ..sampling import NAN_ROW, NOTHING_ALLOWED, Draw, DrawFault, SamplingSpec
+from . import _ops
+
+
+def sampler(spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> _ops.Sampler:
+    """A request's native sampling state. Raises RequestError for a spec that cannot be sampled under."""
+    spec.check(prompt_ids, vocab_size)
+    bias: dict[int, float] = {}
+    for token_id, value in spec.logit_bias:
+        bias[token_id] = bias.get(token_id, 0.0) + value
+    return _ops.Sampler(
+        seed=spec.seed & 0xFFFFFFFFFFFFFFFF,
+        temperature=spec.temperature,
+        top_k=spec.top_k,
+        top_p=spec.top_p,
+        min_p=spec.min_p,
+        repetition_penalty=spec.repetition_penalty,
+        presence_penalty=spec.presence_penalty,
+        frequency_penalty=spec.frequency_penalty,
+        logit_bias=sorted(bias.items()),
+        suppress_ids=list(spec.suppress_ids),
+        suppress_until=spec.suppress_until,
+        num_logprobs=spec.num_logprobs,
+        prompt_ids=np.asarray(prompt_ids if spec.reads_prompt else (), np.int32),
+        vocab_size=vocab_size,
+    )
+
+
+class Drawer:
+    """Draws for the steps of one backend, on its threads."""
+
+    def __init__(self, runtime: _ops.Runtime) -> None:
+        self._native = _ops.Drawer(runtime)
+
+    def draw(self, logits: NDArray[np.float32], requests: Sequence[DrawRequest]) -> list[list[Draw] | DrawFault]:
+        """Draws for all requests from `logits` [rows, vocabulary] in one native call, without the GIL."""
+        tasks = [(r.sampler, r.first_row, r.position, r.drafts, r.masks) for r in requests]
+        return self._native.draw(logits, tasks, Draw, NAN_ROW, NOTHING_ALLOWED)
+
+    def logprobs(self, logits: NDArray[np.float32], row: int, token_id: int, num_top: int) -> Draw:
+        """Log-probabilities of `token_id` and the `num_top` best of a row, as `draw` would report them."""
+        return self._native.logprobs(logits, row, token_id, num_top, Draw)
