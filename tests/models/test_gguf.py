@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import gguf
@@ -45,6 +46,22 @@ def test_same_as_gguf_package(path: Path) -> None:
         assert list(read.shape) == tensor.shape[::-1].tolist()
         assert read.num_values == tensor.n_elements
         assert read.data.tobytes() == tensor.data.tobytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smollm2-135m-instruct-q4_1", "gemma3-270m-q4_k_m"])
+def test_large_vocabularies_cost_milliseconds(name: str) -> None:
+    path = Path.home() / ".surefoot" / "models" / f"{name}.gguf"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    start = time.process_time()
+    file = GgufFile.open(path)
+    opened = time.process_time()
+    tokens = file.metadata.strings("tokenizer.ggml.tokens")
+    assert opened - start < 0.1
+    assert time.process_time() - opened < 0.3
+    field = gguf.GGUFReader(path).fields["tokenizer.ggml.tokens"]
+    assert tokens == [bytes(field.parts[part]).decode() for part in field.data]
 
 
 def encode(strings: list[bytes]) -> np.ndarray:
