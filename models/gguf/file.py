@@ -71,8 +71,8 @@ class _Part:
 class GgufFile:
     """An opened model file. Views of its tensors stay valid as long as anyone holds them.
 
-    As with every memory map, a file that is cut short in place while it is mapped kills the process that reads it: replace
-    model files by renaming.
+    As with every memory map, a file that is cut short in place while it is mapped kills the process that reads it:
+    replace model files by renaming.
     """
 
     def __init__(self, parts: list[_Part]) -> None:
