@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..kernels.backend import DrawRequest, Sampler
-from ..kernels.sampling import Draw
+from ..kernels.sampling import Draw, SamplingSpec
 from .generation import Generation
 from .kv_cache import Holding
 from .request import Submission
@@ -20,6 +20,7 @@ class ActiveRequest(Sequence):
         "last_token_at",
         "prompt_draws",
         "sampler",
+        "sampling",
         "submission",
         "submitted_at",
     )
@@ -30,6 +31,7 @@ class ActiveRequest(Sequence):
         max_tokens: int,
         holding: Holding,
         generation: Generation,
+        sampling: SamplingSpec,
         sampler: Sampler,
         arrival: int,
         submitted_at: float,
@@ -45,12 +47,18 @@ class ActiveRequest(Sequence):
         )
         self.submission = submission
         self.generation = generation
+        self.sampling = sampling
         self.sampler = sampler
         self.draw = DrawRequest(sampler, 0, 0)
         self.prompt_draws: list[Draw | None] = [None] * self.num_prompt if scores_prompt else []
         self.submitted_at = submitted_at
         self.first_row_at = 0.0  # monotonic seconds; 0: no row has been scheduled yet
         self.last_token_at = 0.0  # 0: no token has been drawn yet
+
+    @property
+    def request_id(self) -> str:
+        """The submission's."""
+        return self.submission.request_id
 
     @property
     def generates(self) -> bool:

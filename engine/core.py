@@ -102,10 +102,13 @@ class EngineCore:
             StreamDecoder(model.tokenizer, prompt_ids),
             StopStrings(params.stop) if params.stop else None,
         )
-        sampler = self._resources.backend.sampler(sampling_spec(params, ends), prompt_ids, model.program.vocab_size)
+        sampling = sampling_spec(params, ends)
+        sampler = self._resources.backend.sampler(sampling, prompt_ids, model.program.vocab_size)
         self._arrivals += 1
         holding = self.cache.holding(submission.cache_salt)
-        return ActiveRequest(submission, max_tokens, holding, generation, sampler, self._arrivals, submitted_at)
+        return ActiveRequest(
+            submission, max_tokens, holding, generation, sampling, sampler, self._arrivals, submitted_at
+        )
 
     def cancel(self, request_id: str) -> None:
         """Ends a request now; its blocks are available at once. Unknown ids are ignored."""
@@ -167,7 +170,10 @@ class EngineCore:
         self.metrics.step_rows.observe(num_rows)
         self.metrics.step_seconds[plan.kind].observe(seconds)
         context = sum([rows.num_rows * rows.start for rows in plan.entries]) // num_rows
-        self.cost.observe(num_rows, context, seconds)
+        num_logits = (
+            num_rows - plan.num_prefill_rows + sum([rows.num_logits for rows in plan.entries[plan.num_decodes :]])
+        )
+        self.cost.observe(num_rows, num_logits, context, seconds)
 
     def _run(self, entries: Entries, drafts: Drafts, may_retry: bool) -> None:
         taps = () if self.speculation is None else self.speculation.taps

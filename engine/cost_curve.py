@@ -1,110 +1,167 @@
 """What a step of so many rows costs on this machine: measured once at load, then corrected by every step served.
 
-A table of (rows, seconds) at powers of two, straight lines between them, and a factor per doubling of the context for
-what attention adds. Knows no sequences; the scheduler asks it how many prefill rows fit, the governor what a row costs.
+Two tables of (rows, seconds), straight lines between their points: steps whose rows all want logits (decodes, verifies)
+and steps of which one row does (prefills); and a factor per doubling of the context for what attention adds. Knows no
+sequences; the scheduler asks it how many prefill rows fit, the governor what a row costs.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 
 GAIN = 0.1  # how far one step moves what has been measured
-FIRST_GAIN = 0.5  # and what has only been extrapolated
-SHORT_CONTEXT = 512  # up to here attention is part of the table itself
+FIRST_GAIN = 0.5  # and what has only been inferred
+SHORT_CONTEXT = 512  # up to here attention is part of the tables themselves
 MAX_SURPRISE = 4.0  # one step says at most that the machine is so much slower or faster than thought
+USUAL_SLOPE = 0.15  # of one row's cost for each further row, where only one count was measured
+LEAST_SLOPE = 0.05  # a row costs at least this share of the average row
+
+DECODE_ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96)
+PREFILL_ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-class CostCurve:
-    """Seconds of a step by rows. Starts with a guess of `seconds_per_row` until `measure` or `observe` corrects it."""
+class CostTable:
+    """Seconds by rows; never less for more rows."""
 
-    def __init__(self, max_rows: int, seconds_per_row: float = 0.005) -> None:
-        self.rows = [1]
-        while self.rows[-1] < max_rows:
-            self.rows.append(min(2 * self.rows[-1], max_rows))
-        self.costs = [seconds_per_row * rows for rows in self.rows]
+    def __init__(self, rows: Sequence[int], seconds_per_row: float) -> None:
+        self.rows = list(rows)
+        self.costs = [seconds_per_row * count for count in rows]
         self._measured = [False] * len(self.rows)
-        self._factors: dict[int, float] = {}  # by context bucket
 
-    def measure(self, run: Callable[[int], float], budget: float, largest: int) -> int:
-        """Times `run(rows)` for growing counts up to `largest`, while the next should fit. Returns how many it timed.
-
-        Points beyond are extrapolated along the last measured line.
-        """
-        run(1)  # faults pages in and wakes threads; says nothing about steps to come
-        spent = 0.0
-        timed = 0
+    def fill(self, measured: Mapping[int, float]) -> None:
+        """Takes measurements; points between and beyond them follow the lines through them."""
+        known = sorted(measured)
+        cost = 0.0
         for position, rows in enumerate(self.rows):
-            expected = 2 * self.costs[position - 1] if position else 0.0
-            if rows > largest or (position > 1 and spent + expected > budget):
-                break
-            seconds = run(rows)
-            spent += seconds
-            self.costs[position] = max(seconds, self.costs[position - 1] if position else 0.0)
-            self._measured[position] = True
-            timed += 1
-        self._extrapolate(timed)
-        return timed
+            cost = max(cost, _along(known, measured, rows))
+            self.costs[position] = cost
+            self._measured[position] = rows in measured
 
-    def _extrapolate(self, known: int) -> None:
-        """Continues the line through the last two known points; a step never costs less than a smaller one."""
-        if known == len(self.rows):
-            return
-        low, high = max(0, known - 2), known - 1
-        span = self.rows[high] - self.rows[low]
-        slope = (self.costs[high] - self.costs[low]) / span if span else self.costs[high]
-        slope = max(slope, 0.05 * self.costs[high] / self.rows[high])
-        for position in range(known, len(self.rows)):
-            self.costs[position] = self.costs[high] + slope * (self.rows[position] - self.rows[high])
-
-    def seconds(self, rows: int, context: int = 0) -> float:
-        """Expected seconds of a step of so many rows whose rows stand at about position `context`."""
+    def at(self, rows: float) -> float:
+        """Seconds of a step of so many rows."""
         high = bisect_left(self.rows, rows)
         if high == len(self.rows):
-            return self.costs[-1] * rows / self.rows[-1] * self._factor(context)
-        if self.rows[high] == rows:
-            return self.costs[high] * self._factor(context)
+            return self.costs[-1] * rows / self.rows[-1]
+        if self.rows[high] == rows or high == 0:
+            return self.costs[high]
         low = high - 1
         share = (rows - self.rows[low]) / (self.rows[high] - self.rows[low])
-        return (self.costs[low] + share * (self.costs[high] - self.costs[low])) * self._factor(context)
+        return self.costs[low] + share * (self.costs[high] - self.costs[low])
 
-    def rows_within(self, seconds: float, rows: int, context: int) -> int:
-        """How many rows at position `context` fit into a step of `seconds` beside `rows` others. May be negative."""
-        budget = seconds / self._factor(context)
-        high = bisect_right(self.costs, budget)
-        if high == len(self.costs):
-            return self.rows[-1] - rows
+    def rows_within(self, seconds: float) -> int:
+        """The most rows of a step that takes no longer."""
+        high = bisect_right(self.costs, seconds)
         if high == 0:
-            return -rows
+            return 0
         low = high - 1
-        share = (budget - self.costs[low]) / (self.costs[high] - self.costs[low])
-        return int(self.rows[low] + share * (self.rows[high] - self.rows[low])) - rows
+        if high == len(self.costs):
+            return self.rows[low]
+        share = (seconds - self.costs[low]) / (self.costs[high] - self.costs[low])
+        return int(self.rows[low] + share * (self.rows[high] - self.rows[low]))
 
-    def observe(self, rows: int, context: int, seconds: float) -> None:
-        """Corrects the curve by a step that was served."""
-        ratio = seconds / self.seconds(rows, context)
-        ratio = min(max(ratio, 1 / MAX_SURPRISE), MAX_SURPRISE)
-        if context >= SHORT_CONTEXT:
-            bucket = context.bit_length()
-            self._factors[bucket] = max(1.0, self._factor(context) * (1 + GAIN * (ratio - 1)))
-            return
+    def correct(self, rows: int, ratio: float) -> None:
+        """A step of so many rows took `ratio` times what was expected: moves the points around it."""
         high = min(bisect_left(self.rows, rows), len(self.rows) - 1)
         low = high if self.rows[high] <= rows or high == 0 else high - 1
         for position in {low, high}:
             gain = GAIN if self._measured[position] else FIRST_GAIN
             self.costs[position] *= 1 + gain * (ratio - 1)
             self._measured[position] = True
-        for position in range(1, len(self.costs)):
-            self.costs[position] = max(self.costs[position], self.costs[position - 1])
+            self._keep_order(position)
+
+    def _keep_order(self, position: int) -> None:
+        """The point that moved is right: smaller steps cost no more than it, larger ones no less."""
+        cost = self.costs[position]
+        for other in range(position - 1, -1, -1):
+            if self.costs[other] <= cost:
+                break
+            self.costs[other] = cost
+        for other in range(position + 1, len(self.costs)):
+            if self.costs[other] >= cost:
+                break
+            self.costs[other] = cost
+
+
+def _along(known: Sequence[int], measured: Mapping[int, float], rows: int) -> float:
+    """Seconds of `rows` on the lines through the measured points."""
+    high = bisect_left(known, rows)
+    if high < len(known) and known[high] == rows:
+        return measured[rows]
+    if high == 0:
+        return measured[known[0]]  # fewer rows than were measured: no more is known
+    if high < len(known):
+        low = high - 1
+        share = (rows - known[low]) / (known[high] - known[low])
+        return measured[known[low]] + share * (measured[known[high]] - measured[known[low]])
+    last = known[-1]
+    if len(known) == 1:
+        return measured[last] * (1 + USUAL_SLOPE * (rows - last) / last)
+    slope = (measured[last] - measured[known[-2]]) / (last - known[-2])
+    return measured[last] + (rows - last) * max(slope, LEAST_SLOPE * measured[last] / last)
+
+
+class CostCurve:
+    """Seconds per step. Starts with a guess of `seconds_per_row` until `fill` or `observe` corrects it."""
+
+    def __init__(self, max_rows: int, seconds_per_row: float = 0.005) -> None:
+        self.decode = CostTable([rows for rows in DECODE_ROWS if rows <= max(max_rows, 1)], seconds_per_row)
+        self.prefill = CostTable([rows for rows in PREFILL_ROWS if rows < max_rows] + [max_rows], seconds_per_row)
+        self._factors: dict[int, float] = {}  # by context bucket
+
+    def fill(self, decode: Mapping[int, float], prefill: Mapping[int, float]) -> None:
+        """Takes what was measured at load, rows to seconds. A row count that one table lacks may stand in the other."""
+        self.decode.fill(decode)
+        self.prefill.fill(prefill or decode)
+
+    def seconds(self, rows: int, sequences: int = 1, context: int = 0) -> float:
+        """A step of `rows` rows, all wanting logits, whose sequences stand at about position `context`.
+
+        How the rows are spread over `sequences` makes no difference that is worth a table.
+        """
+        return self.decode.at(rows) * self._factor(context)
+
+    def mixed_seconds(self, rows: int, num_logits: int, context: int = 0) -> float:
+        """A step of `rows` rows of which `num_logits` want logits."""
+        if num_logits >= rows:
+            return self.seconds(rows, 1, context)
+        return (self.prefill.at(rows) + self._heads(num_logits)) * self._factor(context)
+
+    def _heads(self, num_logits: int) -> float:
+        """What logits of more than one row add to a prefill."""
+        return max(0.0, self.decode.at(num_logits) - self.prefill.at(num_logits)) if num_logits > 1 else 0.0
+
+    def rows_within(self, seconds: float, rows: int, context: int) -> int:
+        """How many prefill rows at position `context` fit into a step of `seconds` beside `rows` decodes.
+
+        May be negative.
+        """
+        budget = seconds / self._factor(context) - self._heads(rows)
+        return self.prefill.rows_within(budget) - rows
+
+    def observe(self, rows: int, num_logits: int, context: int, seconds: float) -> None:
+        """Corrects the curve by a step that was served."""
+        ratio = seconds / self.mixed_seconds(rows, num_logits, context)
+        ratio = min(max(ratio, 1 / MAX_SURPRISE), MAX_SURPRISE)
+        if context >= SHORT_CONTEXT:
+            bucket = context.bit_length()
+            self._factors[bucket] = max(1.0, self._factor(context) * (1 + GAIN * (ratio - 1)))
+        else:
+            (self.decode if num_logits >= rows else self.prefill).correct(rows, ratio)
 
     def _factor(self, context: int) -> float:
         """How much dearer a row at this position is; what is unknown is taken from the nearest shorter context."""
         if context < SHORT_CONTEXT or not self._factors:
             return 1.0
         bucket = context.bit_length()
-        known = [key for key in self._factors if key <= bucket]
+        if bucket in self._factors:
+            return self._factors[bucket]
+        known = [key for key in self._factors if key < bucket]
         return self._factors[max(known)] if known else 1.0
 
-    def table(self) -> list[tuple[int, float]]:
-        """(rows, seconds) of every point, for people."""
-        return list(zip(self.rows, self.costs, strict=True))
+    def table(self) -> dict[str, dict[int, float]]:
+        """Both tables, for people."""
+        return {
+            "decode": dict(zip(self.decode.rows, self.decode.costs, strict=True)),
+            "prefill": dict(zip(self.prefill.rows, self.prefill.costs, strict=True)),
+        }

@@ -9,9 +9,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
@@ -19,12 +21,14 @@ from ..kernels.backend import Backend
 from ..kernels.errors import RequestError
 from ..models.load import LoadedModel
 from .config import EngineConfig
-from .core import EngineCore
+from .core import REQUEST_FAULTS, EngineCore
 from .metrics import Metrics
 from .request import Output, Submission
 from .resources import Resources, allocate
 
 _log = logging.getLogger("surefoot.engine")
+
+T = TypeVar("T")
 
 MAX_BROKEN_TURNS = 3  # broken turns in a row after which the engine gives up
 INTERNAL_ERROR = "the engine met an internal error"
@@ -119,9 +123,19 @@ class Engine:
         if self._core.solo == request_id:
             self._resources.runner.executor.cancel()
 
-    def call(self, function: Callable[[], None]) -> None:
-        """Runs a function on the engine thread between two steps (policy updates)."""
-        self._inbox.put(function)
+    def call(self, function: Callable[[EngineCore], T]) -> Future[T]:
+        """Runs a function on the engine thread between two steps (a change of policy, a consistent look)."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function(self._core))
+                except REQUEST_FAULTS as fault:
+                    future.set_exception(fault)
+
+        self._inbox.put(run)
+        return future
 
     def _check(self, submission: Submission) -> None:
         """Refuses what no engine state could ever serve."""
@@ -241,7 +255,7 @@ class Engine:
                 }
                 for request in (*running, *waiting)
             ],
-            "step_cost_seconds": dict(core.cost.table()),
+            "step_cost_seconds": core.cost.table(),
         }
 
     def _block_states(self) -> list[tuple[str, str, int]]:

@@ -16,6 +16,7 @@ from .config import MAX_DRAFT_TOKENS, EngineConfig
 from .kv_cache import UNBOUNDED, blocks_for, window_blocks
 
 AUTOMATIC_SHARE = 0.25  # of the memory that is available when the server starts
+AUTOMATIC_CONTEXTS = 4  # whole contexts that are enough, unless the operator says otherwise
 MIB = 1 << 20
 
 
@@ -65,14 +66,18 @@ def plan_memory(
     def cost(full: int) -> int:
         return sum((size + 1) * each for size, each in zip(sizes(full), block_bytes, strict=True))
 
-    wanted = config.max_running * blocks_for(context)
+    wanted = (
+        AUTOMATIC_CONTEXTS * blocks_for(context)
+        if config.kv_memory is None
+        else config.max_running * blocks_for(context)
+    )
     if config.kv_memory is not None:
         budget = config.kv_memory
     else:
         budget = int(available_memory() * AUTOMATIC_SHARE)
         reasons.append(
             f"kv_memory: {min(budget, cost(wanted)) / MIB:.0f} MiB, the smaller of {AUTOMATIC_SHARE:.0%} of available "
-            f"memory and {config.max_running} whole contexts"
+            f"memory and {AUTOMATIC_CONTEXTS} whole contexts"
         )
     full = _largest(cost, budget, wanted)
     if full < 1:

@@ -12,9 +12,10 @@ from ..kernels.program import BLOCK
 from ..models.load import LoadedModel
 from .config import EngineConfig
 from .cost_curve import CostCurve
+from .cost_probe import CostProbe
 from .kv_cache import KvCache, blocks_for
 from .memory import MIB, plan_memory
-from .runner import StepRunner, scratch_step
+from .runner import StepRunner
 from .scheduler import StepLimits
 
 _log = logging.getLogger("surefoot.engine")
@@ -83,17 +84,17 @@ def allocate(model: LoadedModel, backend: Backend, config: EngineConfig) -> Reso
 
 def _measure(resources: Resources) -> None:
     """Times steps of growing size on the idle machine."""
-    cache = resources.make_cache()
+    program, cache = resources.model.program, resources.make_cache()
+    pools = dict(zip(program.kv_groups, resources.pools, strict=True))
     largest = min(cache_room(cache), resources.limits.prefill_chunk, resources.context_length)
-
-    def run(rows: int) -> float:
-        started = time.perf_counter()
-        scratch_step(resources.runner, cache, rows)
-        return time.perf_counter() - started
-
-    timed = resources.cost.measure(run, MEASURE_SECONDS, largest)
-    shown = ", ".join(f"{rows}: {1000 * seconds:.1f}" for rows, seconds in resources.cost.table()[:timed])
-    _log.info("step cost, rows: milliseconds: %s", shown)
+    probe = CostProbe(resources.backend, pools, cache, resources.limits)
+    started = time.perf_counter()
+    decode, prefill = probe.measure(resources.runner, program, MEASURE_SECONDS, largest)
+    resources.cost.fill(decode, prefill)
+    for kind, points in (("decode", decode), ("prefill", prefill)):
+        shown = ", ".join(f"{rows}: {1000 * points[rows]:.1f}" for rows in sorted(points))
+        _log.info("%s cost, rows: milliseconds: %s", kind, shown)
+    _log.debug("cost measured in %.2f s", time.perf_counter() - started)
 
 
 def cache_room(cache: KvCache) -> int:

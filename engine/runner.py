@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from ..kernels.backend import Backend, DrawRequest, Executor, StepBatch
 from ..kernels.sampling import Draw, DrawFault
-from .kv_cache import KvCache, Match
 from .scheduler import StepLimits
-from .sequence import Rows, S, Sequence
+from .sequence import Rows, S
 
 NO_DRAFTS: tuple[SequenceOf[int], ...] = ()
 
@@ -91,15 +90,3 @@ class StepRunner:
     def score(self, row: int, token_id: int, num_top: int) -> Draw:
         """Log-probability of a token that was given and not drawn."""
         return self._backend.logprobs(self.executor, row, token_id, num_top)
-
-
-def scratch_step(runner: StepRunner, cache: KvCache, rows: int) -> None:
-    """One step of so many rows of an unimportant sequence, in blocks that are given back: to measure its cost."""
-    sequence = Sequence([0] * rows, 0, cache.holding(b""))
-    cache.open(sequence.holding, Match([], None))
-    try:
-        reserved = cache.reserve(sequence.holding, rows)
-        assert reserved, "a scratch step needs an idle cache"
-        runner.forward([Rows(sequence, 0, rows, 1)])
-    finally:
-        cache.close(sequence.holding)
