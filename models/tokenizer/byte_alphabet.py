@@ -5,6 +5,7 @@ Printable Latin-1 characters stand for themselves; the other 68 bytes take the c
 
 from __future__ import annotations
 
+from collections.abc import Container
 from itertools import count
 
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
@@ -25,3 +26,9 @@ def text_to_bytes(text: str) -> bytes:
         return bytes([_BYTE_OF[character] for character in text])
     except KeyError:
         return text.encode()
+
+
+def missing_bytes(tokens: Container[str]) -> list[int]:
+    """Bytes of UTF-8 text for which a vocabulary has no token, so that encoding would lose them."""
+    never_in_utf8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
+    return [byte for text, byte in _BYTE_OF.items() if text not in tokens and byte not in never_in_utf8]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .bigrams import BigramEncoder
+from .byte_alphabet import missing_bytes
 from .byte_pairs import ByteLevelEncoder, RawTextEncoder
 from .pretokenizers import RECIPES, Recipe
 from .tokenizer import Tokenizer
@@ -34,6 +35,10 @@ def load_tokenizer(metadata: Metadata) -> Tokenizer:
 def _byte_level(metadata: Metadata) -> Tokenizer:
     recipe = _recipe(metadata)
     vocabulary = read_vocabulary(metadata, SpecialDefaults(add_bos=recipe.add_bos))
+    missing = missing_bytes(vocabulary.ids)
+    if missing:  # rare control characters and planes, in some well-known models too
+        names = ", ".join(f"0x{byte:02X}" for byte in sorted(missing))
+        logger.info("%s: no tokens for these bytes, which are left out of prompts: %s", metadata.path, names)
     return Tokenizer(vocabulary, ByteLevelEncoder(metadata, vocabulary, recipe), byte_level=True)
 
 

@@ -364,6 +364,13 @@ def test_odd_but_usable_files(caplog: pytest.LogCaptureFixture) -> None:
     assert tokenizer.decode([len(ALPHABET) + 1]) == "a"
 
 
+def test_bytes_without_a_token_are_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        tokenizer = load_tokenizer(metadata(model="gpt2", pre="gpt-2", tokens=ALPHABET[1:], merges=[]))
+    assert "left out of prompts: 0x21" in caplog.text
+    assert texts(tokenizer, "a!b") == ["a", "b"]
+
+
 def test_types_beyond_the_known_ones_are_no_text() -> None:
     tokenizer = byte_level(extra={"odd": 99})
     assert tokenizer.decode([len(ALPHABET)]) == ""
