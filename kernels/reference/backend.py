@@ -52,10 +52,11 @@ class ReferenceBackend:
         own = {group: pool for group, pool in pools.items() if isinstance(pool, ReferenceKvPool)}
         if len(own) != len(pools):
             raise ConfigError(f"{program.name}: a KV pool of another backend")
+        executor = ReferenceExecutor(program, self._float32, own, limits)
         for op in program.ops:
             for weight in (value for f in fields(op) if isinstance(value := getattr(op, f.name), Weight)):
                 self._float32(weight)
-        return ReferenceExecutor(program, self._float32, own, limits)
+        return executor
 
     def sampler(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> Sampler:
         return ReferenceSampler(spec, prompt_ids, vocab_size)

@@ -81,10 +81,15 @@ class ReferenceKvPool:
         block, offset = self._places(slot, first, stop)
         return self._keys[block, layer, offset], self._values[block, layer, offset]
 
+    def holds(self, slot: int, first: int, stop: int) -> bool:
+        """Whether the slot's block table has a block of the pool for every position of [first, stop)."""
+        slots, max_blocks = self._table.shape
+        if not 0 <= slot < slots or stop > max_blocks * BLOCK:
+            return False
+        blocks = self._table[slot, first // BLOCK : -(-stop // BLOCK)]
+        return bool(((blocks >= 0) & (blocks < self.num_blocks)).all())
+
     def _places(self, slot: int, first: int, stop: int) -> tuple[Tensor, Tensor]:
         positions = np.arange(first, stop)
         blocks = self._table[slot, positions // BLOCK]
-        assert blocks.size == 0 or 0 <= blocks.min() <= blocks.max() < self.num_blocks, (
-            f"{self.group.name}: no such block"
-        )
         return torch.as_tensor(blocks.astype(np.int64)), torch.as_tensor(positions % BLOCK)

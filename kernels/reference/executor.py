@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..backend import Limits, StepBatch
 from ..errors import ConfigError, StepCancelled, StepError
-from ..program import BLOCK, Buffer, KvGroup, Program
+from ..program import Buffer, KvGroup, Program
 from .cache import ReferenceKvPool
 from .step import METHODS, Step, Weights, sequences
 
@@ -66,12 +66,14 @@ class ReferenceExecutor:
         return self._done
 
     def _check(self, batch: StepBatch) -> None:
-        """Raises StepError for a batch that breaks the protocol: ids, sizes, positions, unknown taps or inputs."""
+        """Raises StepError for a batch that breaks the protocol, before anything is touched."""
         rows, program = len(batch.token_ids), self._program
         faults = {
+            "no rows": rows == 0,
             "rows beyond the limit": rows > self._limits.max_rows,
             "logits rows beyond the limit": len(batch.logits_rows) > self._limits.max_logits_rows,
             "sequences beyond the limit": len(batch.slots) > self._limits.max_sequences,
+            "one slot for two sequences": len(set(batch.slots.tolist())) != len(batch.slots),
             "positions for other than its rows": len(batch.positions) != rows,
             "row offsets that do not cover its rows": not _covers(batch.row_offsets, len(batch.slots), rows),
             "negative positions": bool((batch.positions < 0).any()),
@@ -82,13 +84,13 @@ class ReferenceExecutor:
         for fault, present in faults.items():
             if present:
                 raise StepError(f"{program.name}: a batch with {fault}")
-        for part, slot, _ in sequences(batch):
+        for part, slot, first in sequences(batch):
             if (np.diff(batch.positions[part]) != 1).any():
                 raise StepError(f"{program.name}: a batch with gaps between positions")
             for group in program.kv_groups:
-                slots, max_blocks = self._pools[group].block_table.shape
-                if not 0 <= slot < slots or batch.positions[part.stop - 1] >= max_blocks * BLOCK:
-                    raise StepError(f"{program.name}: a batch with a slot or position beyond the block table")
+                oldest = 0 if group.window is None else max(0, first - group.window + 1)
+                if not self._pools[group].holds(slot, oldest, first + part.stop - part.start):
+                    raise StepError(f"{program.name}: a batch with positions that have no block in {group.name}")
 
     def _inputs(self, batch: StepBatch) -> dict[Buffer, Tensor]:
         """The program's input buffers, copied from the outputs of other executors."""
@@ -105,7 +107,7 @@ class ReferenceExecutor:
 def _covers(offsets: NDArray[np.int32], num_sequences: int, rows: int) -> bool:
     if len(offsets) != num_sequences + 1:
         return False
-    return bool(offsets[0] == 0 and offsets[-1] == rows and (np.diff(offsets) >= 0).all())
+    return bool(offsets[0] == 0 and offsets[-1] == rows and (np.diff(offsets) > 0).all())
 
 
 def _ascending_within(indices: NDArray[np.int32], rows: int) -> bool:

@@ -36,12 +36,11 @@ Weights = Callable[[Weight], Tensor]  # a stored weight as float32, in its own s
 
 
 def sequences(batch: StepBatch) -> Iterator[tuple[slice, int, int]]:
-    """Per sequence that has rows: the rows, its slot in the block tables, and the position of its first row."""
+    """Per sequence: its rows, its slot in the block tables, and the position of its first row."""
     offsets = batch.row_offsets
     for s, slot in enumerate(batch.slots):
         start, stop = int(offsets[s]), int(offsets[s + 1])
-        if start < stop:
-            yield slice(start, stop), int(slot), int(batch.positions[start])
+        yield slice(start, stop), int(slot), int(batch.positions[start])
 
 
 class Step:
