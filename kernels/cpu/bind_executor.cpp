@@ -9,6 +9,7 @@
 
 #include "attend_stage.h"
 #include "expert_stage.h"
+#include "probe.h"
 #include "product_stage.h"
 #include "row_stage.h"
 
@@ -42,9 +43,21 @@ void bind_runtime(nb::module_& m) {
       .def_prop_ro("is_quantised", [](const Matrices& w) { return is_quantised(w.only().format); })
       .def_prop_ro("nbytes", [](const Matrices& w) { return int64_t(w.parts.size()) * w.only().tiles() * int64_t(w.only().tile_bytes); });
   nb::class_<Vector>(m, "Vector");
+  nb::class_<ProbeResult>(m, "ProbeResult")
+      .def_ro("seconds", &ProbeResult::seconds)
+      .def_ro("runs", &ProbeResult::runs)
+      .def_ro("out_of_order", &ProbeResult::out_of_order)
+      .def_ro("by_worker", &ProbeResult::by_worker)
+      .def_ro("completed", &ProbeResult::completed);
   nb::class_<Runtime>(m, "Runtime")
       .def(nb::init<const std::string&, int>(), "isa"_a, "threads"_a)
       .def_prop_ro("threads", [](const Runtime& r) { return r.pool.threads(); })
+      .def("probe",
+           [](Runtime& r, const std::vector<int>& chunks, double chunk_microseconds, int cancel_after) {
+             nb::gil_scoped_release release;
+             return probe(r.pool, chunks, chunk_microseconds, cancel_after);
+           },
+           "chunks"_a, "chunk_microseconds"_a = 0., "cancel_after"_a = -1)
       .def("pack",
            [](Runtime& r, int format, int64_t parts, int64_t out, int64_t in, Bytes data) {
              if (parts < 1 || out < 1 || in < 1 || data.size() != size_t(parts * out) * row_bytes(Format(format), in))

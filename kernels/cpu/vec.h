@@ -163,19 +163,44 @@ inline uint32_t is_nan(f32x16 a) { uint32_t m = 0; SF_LANES m |= uint32_t(a.v[i]
 #endif
 
 // Sum and maximum over lanes in one fixed tree: (i, i+8), (i, i+4), (i, i+2), (0, 1).
+#if defined(SF_ISA_avx512) || defined(SF_ISA_avx2)
+inline __m256 low_half(f32x16 x) {
+#if defined(SF_ISA_avx512)
+  return _mm512_castps512_ps256(x.v);
+#else
+  return x.a;
+#endif
+}
+inline __m256 high_half(f32x16 x) {
+#if defined(SF_ISA_avx512)
+  return _mm512_extractf32x8_ps(x.v, 1);
+#else
+  return x.b;
+#endif
+}
+inline float sum_lanes(f32x16 x) {
+  const __m256 w8 = _mm256_add_ps(low_half(x), high_half(x));
+  const __m128 w4 = _mm_add_ps(_mm256_castps256_ps128(w8), _mm256_extractf128_ps(w8, 1));
+  const __m128 w2 = _mm_add_ps(w4, _mm_movehl_ps(w4, w4));
+  return _mm_cvtss_f32(_mm_add_ss(w2, _mm_movehdup_ps(w2)));
+}
+inline float max_lanes(f32x16 x) {
+  const __m256 w8 = _mm256_max_ps(low_half(x), high_half(x));
+  const __m128 w4 = _mm_max_ps(_mm256_castps256_ps128(w8), _mm256_extractf128_ps(w8, 1));
+  const __m128 w2 = _mm_max_ps(w4, _mm_movehl_ps(w4, w4));
+  return _mm_cvtss_f32(_mm_max_ss(w2, _mm_movehdup_ps(w2)));
+}
+#else
 inline float sum_lanes(f32x16 a) {
-  float t[16];
-  store(t, a);
   for (int w = 8; w; w /= 2)
-    for (int i = 0; i < w; ++i) t[i] = t[i] + t[i + w];
-  return t[0];
+    for (int i = 0; i < w; ++i) a.v[i] = a.v[i] + a.v[i + w];
+  return a.v[0];
 }
 inline float max_lanes(f32x16 a) {
-  float t[16];
-  store(t, a);
   for (int w = 8; w; w /= 2)
-    for (int i = 0; i < w; ++i) t[i] = t[i] > t[i + w] ? t[i] : t[i + w];
-  return t[0];
+    for (int i = 0; i < w; ++i) a.v[i] = a.v[i] > a.v[i + w] ? a.v[i] : a.v[i + w];
+  return a.v[0];
 }
+#endif
 
 }  // namespace sf::SF_ISA
