@@ -128,7 +128,7 @@ def test_against_float64(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kv_type", "tolerance"), [(KvType.F16, 1e-3), (KvType.BF16, 2e-2), (KvType.Q8_0, 2e-2)], ids=lambda v: str(v)
+    ("kv_type", "tolerance"), [(KvType.F16, 1e-3), (KvType.BF16, 2e-2), (KvType.Q8_0, 3e-2)], ids=lambda v: str(v)
 )
 @pytest.mark.parametrize("name", ["groups of seven", "odd sizes", "sinks"])
 def test_narrow_caches_are_near(name: str, kv_type: KvType, tolerance: float) -> None:
