@@ -8,6 +8,7 @@ from enum import Enum
 
 from ..kernels.errors import RequestError
 from ..kernels.sampling import Draw
+from .grammar.matcher import Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class GenerationParams:
     min_tokens: int = 0
     num_logprobs: int | None = None
     prompt_logprobs: int | None = None  # n: log-probabilities of every prompt token but the first, with the n best
+    grammar: Grammar | None = None  # compiled: what the whole answer must match
 
 
 class FinishReason(Enum):

@@ -1,0 +1,55 @@
+"""A grammar while it is used, as protocols: what the core, the sampler and the speculative loop see. Knows no library.
+
+Grammars are compiled elsewhere (`compiler`), before a request is submitted, and cross to the engine in its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .constraint import Constraint
+
+
+class Matcher(Protocol):
+    """How far one answer has come in its grammar. Used by the engine thread. Methods may raise RequestError,
+    which ends the request: the grammar turned out to be too complex for this answer."""
+
+    def masks_for(self, drafts: Sequence[int] = ()) -> NDArray[np.uint32]:
+        """The allowed tokens of a draw window: [rows, ceil(vocabulary / 32)], bit set = allowed.
+
+        Row j is the mask after drafts[:j]. There are as many rows as drafts that the grammar allows, plus one: a draft
+        that it forbids ends the window, because no draw can equal it. The state is left as it was. The array is valid
+        until the next call.
+        """
+        ...
+
+    def forced_drafts(self, limit: int) -> list[int]:
+        """Tokens, at most `limit`, that the grammar prescribes next: drafts that cost no proposal. May be empty.
+
+        They are to be verified like any draft, so that they cannot change an answer.
+        """
+        ...
+
+    def commit(self, token_ids: Sequence[int]) -> None:
+        """Advances over drawn tokens. End-of-generation ids end the grammar."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Nothing may follow: the answer ends here."""
+        ...
+
+
+class Grammar(Protocol):
+    """A compiled constraint. Immutable; any thread may start answers from it."""
+
+    @property
+    def constraint(self) -> Constraint: ...
+
+    def start(self) -> Matcher:
+        """The state of a new answer. Takes well under a millisecond."""
+        ...
