@@ -109,10 +109,10 @@ class Sampler(Protocol):
 class DrawRequest:
     """Draw from logits rows first_row, first_row+1, ... of the last step, one per entry of `drafts` plus one.
 
-    Row j is drawn at output position `position + j`, with penalties as if drafts[:j] were history, and under
-    `masks[j]` if given. Drawing stops after the first row whose draw differs from its draft, so the result has
-    1 to len(drafts) + 1 entries; all but the last equal the drafts. A row that cannot be drawn from also ends the
-    result; only where it is the first is the result its fault (else it comes first in the next window).
+    Row j is drawn at output position `position + j`, with penalties as if `history` and drafts[:j] were committed
+    output, and under `masks[j]` if given. Drawing stops after the first row whose draw differs from its draft, so the
+    result has 1 to len(drafts) + 1 entries; all but the last equal the drafts. A row that cannot be drawn from also
+    ends the result; only where it is the first is the result its fault (else it comes first in the next window).
     """
 
     sampler: Sampler
@@ -120,6 +120,7 @@ class DrawRequest:
     position: int  # of row first_row's draw among the request's output tokens, from 0
     drafts: Sequence[int] = ()
     masks: NDArray[np.uint32] | None = None  # [len(drafts) + 1, ceil(vocab / 32)], bit set = allowed
+    history: Sequence[int] = ()  # output that is not committed: what a drafter has proposed before this row
 
 
 class Backend(Protocol):

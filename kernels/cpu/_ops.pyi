@@ -225,7 +225,7 @@ class Drawer:
     def draw(
         self,
         logits: NDArray[np.float32],
-        requests: Sequence[tuple[object, int, int, Sequence[int], NDArray[np.uint32] | None]],
+        requests: Sequence[tuple[object, int, int, Sequence[int], Sequence[int], NDArray[np.uint32] | None]],
         draw_type: type[Draw],
         not_a_number: DrawFault,
         nothing_allowed: DrawFault,

@@ -214,10 +214,10 @@ const float* adjusted(const SamplerKernels& kernels, const DrawTask& task, size_
                       DrawScratch& scratch) {
   const SamplerState& state = *task.state;
   const int64_t position = task.position + int64_t(j);
-  if (!task.masks && !state.adjusts(position, j)) return row;
+  if (!task.masks && !state.adjusts(position, task.history + j)) return row;
   float* x = scratch.row.reserve(state.vocab_size);
   std::copy(row, row + state.vocab_size, x);
-  state.adjust(row, task.drafts.data(), j, position, x);
+  state.adjust(row, task.output.data(), task.history + j, position, x);
   if (task.masks) kernels.mask(task.masks + int64_t(j) * task.mask_words, state.vocab_size, x);
   return x;
 }
@@ -298,7 +298,7 @@ void SamplerState::adjust(const float* row, const int32_t* drafted, size_t num_d
 }
 
 void draw(const SamplerKernels& kernels, DrawTask& task, DrawScratch& scratch) {
-  for (size_t j = 0; j <= task.drafts.size(); ++j) {
+  for (size_t j = 0; j <= task.num_drafts(); ++j) {
     DrawnToken token;
     const DrawFailure failure = draw_row(kernels, task, j, scratch, token);
     if (failure != DrawFailure::None) {
@@ -306,7 +306,7 @@ void draw(const SamplerKernels& kernels, DrawTask& task, DrawScratch& scratch) {
       return;
     }
     task.draws.push_back(std::move(token));
-    if (j < task.drafts.size() && task.draws.back().id != task.drafts[j]) return;
+    if (j < task.num_drafts() && task.draws.back().id != task.output[task.history + j]) return;
   }
 }
 

@@ -66,9 +66,11 @@ struct DrawTask {
   const SamplerState* state;
   const float* rows;  // of the first draw; `stride` floats apart
   int64_t stride, position;
-  std::vector<int32_t> drafts;
+  std::vector<int32_t> output;      // uncommitted history, then the drafts
+  size_t history = 0;               // how much of it is history
   const uint32_t* masks = nullptr;  // [drafts + 1][mask_words]
   int64_t mask_words = 0;
+  size_t num_drafts() const { return output.size() - history; }
 
   std::vector<DrawnToken> draws;  // result; empty after a failure of the first row
   DrawFailure failure = DrawFailure::None;

@@ -51,20 +51,22 @@ void commit(SamplerState& self, const std::vector<int32_t>& ids) {
   self.commit(ids.data(), ids.size());
 }
 
-// A DrawRequest as a tuple: (sampler, first row, position, drafts, masks or None).
+// A DrawRequest as a tuple: (sampler, first row, position, history, drafts, masks or None).
 DrawTask task_of(const Logits& logits, nb::handle request) {
   const auto fields = nb::cast<nb::tuple>(request);
   DrawTask task;
   task.state = &nb::cast<const SamplerState&>(fields[0]);
   task.position = nb::cast<int64_t>(fields[2]);
-  task.drafts = nb::cast<std::vector<int32_t>>(fields[3]);
-  const int64_t rows = int64_t(task.drafts.size()) + 1, vocab_size = task.state->vocab_size;
-  check_ids(task.drafts.data(), task.drafts.size(), vocab_size);
+  task.output = nb::cast<std::vector<int32_t>>(fields[3]);
+  task.history = task.output.size();
+  for (int32_t id : nb::cast<std::vector<int32_t>>(fields[4])) task.output.push_back(id);
+  const int64_t rows = int64_t(task.num_drafts()) + 1, vocab_size = task.state->vocab_size;
+  check_ids(task.output.data(), task.output.size(), vocab_size);
   if (int64_t(logits.shape(1)) != vocab_size) throw std::invalid_argument("logits of another vocabulary");
   task.rows = row_of(logits, nb::cast<int64_t>(fields[1]), rows);
   task.stride = logits.stride(0);
-  if (!nb::handle(fields[4]).is_none()) {
-    const auto masks = nb::cast<Masks>(fields[4], false);
+  if (!nb::handle(fields[5]).is_none()) {
+    const auto masks = nb::cast<Masks>(fields[5], false);
     task.mask_words = (vocab_size + 31) / 32;
     if (int64_t(masks.shape(0)) != rows || int64_t(masks.shape(1)) != task.mask_words)
       throw std::invalid_argument("masks of another shape");

@@ -44,7 +44,7 @@ class Drawer:
 
     def draw(self, logits: NDArray[np.float32], requests: Sequence[DrawRequest]) -> list[list[Draw] | DrawFault]:
         """Draws for all requests from `logits` [rows, vocabulary] in one native call, without the GIL."""
-        tasks = [(r.sampler, r.first_row, r.position, r.drafts, r.masks) for r in requests]
+        tasks = [(r.sampler, r.first_row, r.position, r.history, r.drafts, r.masks) for r in requests]
         return self._native.draw(logits, tasks, Draw, NAN_ROW, NOTHING_ALLOWED)
 
     def logprobs(self, logits: NDArray[np.float32], row: int, token_id: int, num_top: int) -> Draw:

@@ -107,7 +107,7 @@ class ReferenceExecutor:
 def _covers(offsets: NDArray[np.int32], num_sequences: int, rows: int) -> bool:
     if len(offsets) != num_sequences + 1:
         return False
-    return bool(offsets[0] == 0 and offsets[-1] == rows and (np.diff(offsets) > 0).all())
+    return bool(offsets[0] == 0 and offsets[-1] == rows and (np.diff(offsets) >= 0).all())
 
 
 def _ascending_within(indices: NDArray[np.int32], rows: int) -> bool:

@@ -44,7 +44,8 @@ def draw_window(logits: NDArray[np.float32], request: DrawRequest) -> list[Draw]
     draws: list[Draw] = []
     for j in range(len(request.drafts) + 1):
         mask = None if request.masks is None else request.masks[j]
-        drawn = draw_row(logits[request.first_row + j], request.sampler, request.position + j, request.drafts[:j], mask)
+        drafted = [*request.history, *request.drafts[:j]]
+        drawn = draw_row(logits[request.first_row + j], request.sampler, request.position + j, drafted, mask)
         if isinstance(drawn, DrawFault):
             return draws or drawn
         draws.append(drawn)

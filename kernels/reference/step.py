@@ -36,11 +36,12 @@ Weights = Callable[[Weight], Tensor]  # a stored weight as float32, in its own s
 
 
 def sequences(batch: StepBatch) -> Iterator[tuple[slice, int, int]]:
-    """Per sequence: its rows, its slot in the block tables, and the position of its first row."""
+    """Per sequence that has rows: its rows, its slot in the block tables, and the position of its first row."""
     offsets = batch.row_offsets
     for s, slot in enumerate(batch.slots):
         start, stop = int(offsets[s]), int(offsets[s + 1])
-        yield slice(start, stop), int(slot), int(batch.positions[start])
+        if start < stop:
+            yield slice(start, stop), int(slot), int(batch.positions[start])
 
 
 class Step:

@@ -168,7 +168,7 @@ FAULTS: dict[str, Change] = {
     "gaps": put("positions", 0, 1, 3, 0),
     "no block": put("positions", 126, 127, 128, 0),
     "do not cover": put("row_offsets", 0, 3, 3),
-    "row offsets": put("row_offsets", 0, 0, 4),
+    "row offsets": put("row_offsets", 0, 5, 4),
     "have no block": put("slots", 0, 2),
     "one slot for two": put("slots", 1, 1),
     "ascending rows": put("logits_rows", 0, 4),

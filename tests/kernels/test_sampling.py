@@ -325,6 +325,17 @@ def test_draws_change_nothing_and_commit_does(sampling: Face) -> None:
     assert sampling.draw(x, [request]) == sampling.draw(x, [DrawRequest(fresh, 0, 0, drafts=[3, 4])])
 
 
+def test_uncommitted_history_counts_as_output(sampling: Face) -> None:
+    x = np.random.default_rng(12).standard_normal((3, 60)).astype(np.float32)
+    spec = SamplingSpec(seed=6, temperature=0.9, presence_penalty=1.5, frequency_penalty=0.5, repetition_penalty=1.3)
+    for position in range(20):
+        committed, fresh = (sampling.sampler(spec, [1, 2], 60) for _ in range(2))
+        committed.commit([7, 7, 9])
+        fresh.commit([7])
+        got = sampling.draw(x, [DrawRequest(fresh, 0, position, drafts=[3, 4], history=[7, 9])])
+        assert got == sampling.draw(x, [DrawRequest(committed, 0, position, drafts=[3, 4])])
+
+
 def test_neighbours_and_row_numbers_do_not_matter(sampling: Face) -> None:
     cases = [c for c in (random_case(5000 + i) for i in range(400)) if c.logits.shape[1] == 100]
     assert len(cases) > 20
