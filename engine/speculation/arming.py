@@ -1,0 +1,168 @@
+"""Who speculates with what: the policy in force, the algorithm it names, the governor, every request's armed state.
+
+A request is armed late, at its first decode step that may speculate, over whatever its cache holds by then: a prompt it
+prefilled in one chunk or in many, an adopted prefix, tokens served while others ran. Knows nothing of steps.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from .armed import Armed, SpeculativeSequence, Tracked
+from .contract import Speculator, Target
+from .counts import SpeculationCounts
+from .governor import GOVERNORS
+from .governor.contract import CostCurve, Governor
+from .policy import SpeculationPolicy, min_confidence, window
+from .registry import Declined, Registry, Resources
+
+logger = logging.getLogger(__name__)
+
+
+class Arming:
+    """Policy, speculators, governors and armed requests of one target."""
+
+    def __init__(
+        self, target: Target, curve: CostCurve, policy: SpeculationPolicy, registry: Registry, resources: Resources
+    ) -> None:
+        self.target = target
+        self.policy = policy
+        self.registry = registry
+        self.counts = SpeculationCounts()
+        self.speculator: Speculator | None = None
+        self.declined: str | None = None  # why nothing is armed under this policy
+        self.tracked: dict[str, SpeculativeSequence] = {}  # armed or declined, not ended
+        self._curve = curve
+        self._resources = resources
+        self._made: dict[str, Speculator | Declined] = {}
+        self._governors: dict[str, Governor] = {}
+        self.governor = self._governor(policy.governor)
+        self._settle()
+
+    def apply(self, policy: SpeculationPolicy) -> None:
+        """Between steps. Running requests go on; what no longer fits is disarmed, the rest keeps its state."""
+        changed = (policy.enabled, policy.type, policy.governor) != (
+            self.policy.enabled,
+            self.policy.type,
+            self.policy.governor,
+        )
+        self.policy = policy
+        if changed:
+            for sequence in self.tracked.values():
+                if sequence.speculation is not None:
+                    self._close_all(sequence.speculation)
+                    sequence.speculation.disarmed = False
+        self.governor = self._governor(policy.governor)
+        self._settle()
+
+    def _governor(self, name: str) -> Governor:
+        """Kept while the process lives, so that switching forth and back forgets nothing."""
+        if name not in self._governors:
+            self._governors[name] = GOVERNORS[name](self._curve)
+        return self._governors[name]
+
+    def _settle(self) -> None:
+        """Finds out what the policy's type means on this target."""
+        self.speculator, self.declined = None, None
+        if not self.policy.enabled:
+            self.declined = "speculation is switched off"
+            return
+        name = self.policy.type
+        if name not in self._made:
+            made = self._made[name] = self.registry.create(name, self.target, self._resources)
+            if isinstance(made, Declined):
+                logger.warning("speculation %r cannot serve %s: %s", name, self.target.name, made.reason)
+        made = self._made[name]
+        if isinstance(made, Declined):
+            self.declined = made.reason
+        else:
+            self.speculator = made
+
+    def arm(self, sequence: SpeculativeSequence) -> Tracked:
+        """Late arming: at a request's first decode step that may speculate, over whatever its cache holds by then."""
+        tracked = sequence.speculation
+        if tracked is None:
+            tracked = sequence.speculation = Tracked(sequence.wishes)
+            self.tracked[sequence.request_id] = sequence
+        tracked.generation = self.policy.generation
+        speculator = self.speculator
+        assert speculator is not None
+        capabilities = speculator.capabilities
+        tracked.limit = window(
+            self.policy, tracked.wishes, capabilities, self.target.verdict, adaptive=self.governor.adaptive
+        )
+        confidence = min_confidence(self.policy, capabilities)
+        reason = self._reason_against(sequence, tracked, speculator)
+        if reason is not None:
+            if tracked.declined != reason:
+                self.counts.declined[reason] += 1
+            tracked.declined = reason
+            self._close_all(tracked)
+        elif tracked.armed:
+            for armed in tracked.armed:
+                armed.context.min_confidence = confidence
+        elif not tracked.disarmed:
+            tracked.declined = None
+            self._open(sequence, tracked, speculator, confidence)
+        return tracked
+
+    @staticmethod
+    def _reason_against(sequence: SpeculativeSequence, tracked: Tracked, speculator: Speculator) -> str | None:
+        needs = speculator.capabilities
+        if not tracked.wishes.enabled:
+            return "the request switched it off"
+        if tracked.limit == 0:
+            return "draft_tokens is 0"
+        if sequence.max_length - sequence.num_prompt < 2:
+            return "the request cannot emit two tokens"
+        if needs.handles_own_prefill or ((needs.needs_hidden or needs.needs_taps) and not needs.can_arm_after_gap):
+            return "the algorithm needs the prompt's hidden rows"
+        return None
+
+    def _open(self, sequence: SpeculativeSequence, tracked: Tracked, speculator: Speculator, confidence: float) -> None:
+        try:
+            armed = Armed(speculator, self.governor, sequence, confidence)
+        except Exception as fault:  # noqa: BLE001  (an algorithm's fault must not end the request)
+            self._note_disarmed(sequence, tracked, "raised", f"open raised {fault!r}")
+            return
+        tracked.armed.append(armed)
+        self.counts.armed += 1
+
+    def disarm(self, sequence: SpeculativeSequence, armed: Armed, kind: str, fault: str) -> None:
+        """An algorithm broke its contract for this request. The request goes on without it."""
+        tracked = sequence.speculation
+        assert tracked is not None
+        self._note_disarmed(sequence, tracked, kind, fault)
+        self._close(tracked, armed)
+
+    def _note_disarmed(self, sequence: SpeculativeSequence, tracked: Tracked, kind: str, fault: str) -> None:
+        logger.error("request %s: speculation is disarmed: %s", sequence.request_id, fault)
+        self.counts.disarmed[kind] += 1
+        tracked.disarmed = True
+        tracked.declined = f"disarmed: {fault}"
+
+    def _close_all(self, tracked: Tracked) -> None:
+        for armed in list(tracked.armed):
+            self._close(tracked, armed)
+
+    def _close(self, tracked: Tracked, armed: Armed) -> None:
+        if armed not in tracked.armed:
+            return
+        tracked.armed.remove(armed)
+        armed.ready = False
+        self.counts.armed -= 1
+        self.governor.close(armed.ticket)
+        try:
+            armed.speculator.close(armed.state)
+        except Exception:
+            logger.exception("closing a drafter's state failed")
+
+    def release(self, sequence: SpeculativeSequence) -> Tracked | None:
+        """The request has ended. Returns what its speculation did, if it was ever considered for any."""
+        tracked = sequence.speculation
+        if tracked is not None:
+            sequence.draft_window = 0
+            sequence.speculation = None
+            del self.tracked[sequence.request_id]
+            self._close_all(tracked)
+        return tracked

@@ -1,0 +1,178 @@
+"""What steps cost, here and now: level x shape.
+
+Shape is the curve measured at load (seconds by rows, sequences and context), corrected by a slowly learned factor per
+cell. Level is one factor for the machine's present speed, moved by every clean step of any kind, so that plain and
+verify steps are always compared at the same speed: a busy neighbour slows both and changes no decision.
+
+Both are logarithms, estimated by one scalar Kalman filter each: what a step's time tells is shared out by how uncertain
+level and cell are. Right after plain steps the level is sure and a verify teaches its cell; during a long spell of
+verifies the level is not, and takes drift upon itself. A plain step of one sequence is the unit: it has no cell.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .contract import CostCurve, StepRecord
+
+MAX_ROWS = 65  # added to the sequences' own
+NOISE = 0.15**2  # variance of the logarithm of one step's time
+LEVEL_DRIFT = 0.01**2  # variance that the level gains with every clean step
+LEVEL_START = 1.0  # variance of the level before the first step: the curve was measured in another moment
+CELL_SPREAD = 0.1**2  # variance of a cell that was never measured, or long ago: how far the curve may be off
+CELL_FLOOR = 0.01**2
+CELL_MEMORY = 512  # clean steps without use after which a cell has gone half of its way back to the curve
+CLIP = 3.0  # standard deviations: a step further off counts as this far
+STARVED = 8  # steps skipped because the kind keeps changing; the next one counts all the same
+REFRESH = 32  # clean steps between refreshes of a price list
+
+
+class _Cell:
+    """Correction of the curve for some row counts, as a logarithm, with its variance and when it was last moved."""
+
+    __slots__ = ("moved", "value", "variance")
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self.variance = CELL_SPREAD
+        self.moved = 0
+
+    def fade(self, now: int) -> None:
+        """Goes back toward the curve for the steps that passed without use."""
+        kept = 0.5 ** ((now - self.moved) / CELL_MEMORY)
+        self.value *= kept
+        self.variance = CELL_SPREAD + (self.variance - CELL_SPREAD) * kept
+        self.moved = now
+
+
+class PriceList:
+    """Cost of a step by extra rows, in units of one plain step of one sequence, never falling.
+
+    slopes[k] is the least cost per row of any way on from k: a draft whose next token is less likely than slopes[k]
+    times the present rate cannot improve by going on.
+    """
+
+    __slots__ = ("made", "prices", "slopes")
+
+    def __init__(self, prices: list[float], made: int) -> None:
+        self.prices = prices
+        self.made = made
+        last = len(prices) - 1
+        slopes = [math.inf] * len(prices)
+        hull = [last]  # lower convex hull of the points to the right, nearest last
+        for k in range(last - 1, -1, -1):
+            while len(hull) > 1 and _slope(prices, k, hull[-2]) <= _slope(prices, k, hull[-1]):
+                hull.pop()
+            slopes[k] = _slope(prices, k, hull[-1])
+            hull.append(k)
+        self.slopes = slopes
+
+
+def _slope(prices: list[float], a: int, b: int) -> float:
+    return (prices[b] - prices[a]) / (b - a)
+
+
+class Pricing:
+    """Prices for one program. Fed with finished steps, asked before each."""
+
+    __slots__ = ("_cells", "_curve", "_level", "_level_variance", "_lists", "_skipped", "_steps", "_verified")
+
+    def __init__(self, curve: CostCurve) -> None:
+        self._curve = curve
+        self._level = 0.0
+        self._level_variance = LEVEL_START
+        self._cells: dict[tuple[int, int, int], _Cell] = {}
+        self._lists: dict[tuple[int, int], PriceList] = {}
+        self._steps = 0  # clean ones
+        self._skipped = 0
+        self._verified = False  # the last step's kind
+
+    def unit(self, context: int) -> float:
+        """Seconds of one plain step of one sequence, at the machine's present speed."""
+        return self._curve.seconds(1, 1, context) * math.exp(self._level)
+
+    def list(self, sequences: int, context: int) -> PriceList:
+        """Prices of steps of `sequences` sequences by extra rows, refreshed every few dozen steps."""
+        key = (sequences, context.bit_length())
+        found = self._lists.get(key)
+        if found is None or self._steps - found.made >= REFRESH:
+            found = self._lists[key] = PriceList(self._prices(sequences, context), self._steps)
+        return found
+
+    def _prices(self, sequences: int, context: int) -> list[float]:
+        unit = self._curve.seconds(1, 1, context)
+        prices: list[float] = []
+        highest = 0.0
+        for extra in range(MAX_ROWS):
+            rows = sequences + extra
+            cell = self._cells.get(_key(rows, sequences, context))
+            price = self._curve.seconds(rows, sequences, context) / unit
+            if cell is not None:
+                cell.fade(self._steps)
+                price *= math.exp(cell.value)
+            highest = max(highest, price)
+            prices.append(highest)
+        return prices
+
+    def record(self, step: StepRecord, seconds: float) -> bool:
+        """Learns from a step that took `seconds` without its drafting. False: it was not clean and taught nothing."""
+        if step.prefill_rows or step.after_idle or seconds <= 0.0:
+            self._verified = step.verified
+            return False
+        if step.verified != self._verified and self._skipped < STARVED:
+            self._verified = step.verified
+            self._skipped += 1
+            return False
+        self._verified = step.verified
+        self._skipped = 0
+        self._steps += 1
+        self._learn(step, seconds)
+        return True
+
+    def _learn(self, step: StepRecord, seconds: float) -> None:
+        seen = math.log(seconds / self._curve.seconds(step.rows, step.sequences, step.context))
+        level_variance = self._level_variance + LEVEL_DRIFT
+        cell = self._cell(step)
+        if cell is None:
+            total = level_variance + NOISE
+            surprise = _clip(seen - self._level, total)
+        else:
+            total = level_variance + cell.variance + NOISE
+            surprise = _clip(seen - self._level - cell.value, total)
+            gain = cell.variance / total
+            cell.value += gain * surprise
+            cell.variance = max(CELL_FLOOR, cell.variance * (1 - gain))
+        gain = level_variance / total
+        self._level += gain * surprise
+        self._level_variance = level_variance * (1 - gain)
+
+    def _cell(self, step: StepRecord) -> _Cell | None:
+        if step.rows == 1:
+            return None
+        key = _key(step.rows, step.sequences, step.context)
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = _Cell()
+            cell.moved = self._steps
+        else:
+            cell.fade(self._steps)
+        return cell
+
+    def table(self, sequences: int, context: int) -> dict[str, object]:
+        """The prices in use, for people: extra rows -> units of a plain step."""
+        prices = self.list(sequences, context).prices
+        return {
+            "unit_seconds": self.unit(context),
+            "level": math.exp(self._level),
+            "prices": {k: round(prices[k], 4) for k in (0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 15, 23, 31, 47, 63)},
+        }
+
+
+def _key(rows: int, sequences: int, context: int) -> tuple[int, int, int]:
+    """Cells pool row counts that a power of two separates, 1, 2, 3-4, 5-8, ..., and contexts of one binary size."""
+    return (rows - 1).bit_length(), sequences, context.bit_length()
+
+
+def _clip(surprise: float, variance: float) -> float:
+    bound = CLIP * math.sqrt(variance)
+    return max(-bound, min(bound, surprise))

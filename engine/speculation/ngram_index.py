@@ -1,0 +1,213 @@
+"""The n-gram index in plain Python: the oracle of `kernels/cpu/ngram.cpp`, and the index where there is no native code.
+
+Same chains, same bounds, same choices, so both give the same drafts and the same scores for the same calls. Every
+position p (the number of tokens before it) is filed, for each order 2..8, under the hash of the tokens that end there;
+`heads` holds the latest position of a bucket, `links` the one before it. Hits are verified token by token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MIN_ORDER = 2
+MAX_ORDER = 8
+DEPTH = 16  # links followed per order
+MAX_MATCH = 64  # a longer match counts as this long
+MAX_DRAFT = 64
+LENGTH_LIMITS = (2, 3, 4, 5, 7, 10, 15, 23, 39)  # the longest match of each grade of length but the last
+NUM_LENGTHS = len(LENGTH_LIMITS) + 1
+MAX_CAPACITY = 1 << 24
+
+# What the occurrence before the matched one says of the next token: there is none, the same, or something else.
+ALONE, AGREES, DISAGREES = range(3)
+NUM_GRADES = 4 * NUM_LENGTHS  # first tokens by vote and length of the match, later ones by length alone
+
+_ORDERS = range(MIN_ORDER, MAX_ORDER + 1)
+_MASK64 = (1 << 64) - 1
+
+
+def length_grade(length: int) -> int:
+    """0 for a match of two tokens, 9 for forty and more."""
+    for grade, limit in enumerate(LENGTH_LIMITS):
+        if length <= limit:
+            return grade
+    return NUM_LENGTHS - 1
+
+
+def first_grade(length: int, vote: int) -> int:
+    """Grade of the first token of a draft from a match of `length` tokens."""
+    return vote * NUM_LENGTHS + length_grade(length)
+
+
+def later_grade(length: int) -> int:
+    """Grade of a later token: `length` counts the drafted tokens before it as matched."""
+    return 3 * NUM_LENGTHS + length_grade(length)
+
+
+class _Match(NamedTuple):
+    distance: int  # the match ends this many tokens before the end; 0: none
+    length: int
+    vote: int
+
+
+_NO_MATCH = _Match(0, 0, ALONE)
+
+
+class NgramIndex:
+    """Where a request's own tokens occurred before, and what followed. `capacity` bounds the tokens it can hold."""
+
+    def __init__(self, capacity: int) -> None:
+        if not 1 <= capacity <= MAX_CAPACITY:
+            raise ValueError("capacity must be 1 to 16777216 tokens")
+        self.capacity = capacity
+        buckets = 256
+        while buckets < capacity:
+            buckets *= 2
+        self._mask = buckets - 1
+        self._ids: list[int] = []
+        self._heads: list[dict[int, int]] = [{} for _ in _ORDERS]  # bucket -> latest position; absent means none
+        self._links: list[list[int]] = [[0] * len(_ORDERS)]  # [position][order - MIN_ORDER], 0 means none
+        self._scores: dict[int, list[int]] = {}
+        self._last = _NO_MATCH
+        self._last_end = -1
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def num_bytes(self) -> int:
+        """What the native index of this capacity may grow to; Python's lists take about ten times as much."""
+        return 4 * (self.capacity + (self._mask + 1 + self.capacity + 1) * len(_ORDERS))
+
+    def extend(self, ids: Sequence[int], start: int, stop: int) -> None:
+        """Appends ids[start:stop] without scoring."""
+        for position in _checked(ids, start, stop):
+            self._append(ids[position])
+
+    def advance(self, ids: Sequence[int], start: int, stop: int) -> None:
+        """Appends ids[start:stop]; each token first judges the draft that would have been made before it was known."""
+        for position in _checked(ids, start, stop):
+            self._advance(ids[position])
+
+    def truncate(self, size: int) -> None:
+        """Takes back all tokens from `size` on."""
+        if not 0 <= size <= len(self._ids):
+            raise ValueError("cannot truncate to a length the index does not have")
+        if size == len(self._ids):
+            return
+        while len(self._ids) > size:
+            links = self._links.pop()
+            for order, bucket in enumerate(self._buckets()):
+                self._heads[order][bucket] = links[order]
+            self._ids.pop()
+        self._last, self._last_end = _NO_MATCH, -1
+
+    def draft(self, limit: int) -> tuple[list[int], int, int]:
+        """(token ids, length of the match, vote): what followed the best match, at most `limit` and 64 tokens.
+
+        Past its own end it goes on copying what it copied, so periodic text drafts without limit.
+        """
+        match = self._match()
+        if not match.length:
+            return [], 0, ALONE
+        size = max(0, min(limit, MAX_DRAFT))
+        ids = self._ids[len(self._ids) - match.distance :][:size]
+        while len(ids) < size:
+            ids.append(ids[len(ids) - match.distance])
+        return ids, match.length, match.vote
+
+    def take_scores(self) -> list[tuple[int, int, int]]:
+        """(grade, trials, hits) since the last call, in ascending order of grades."""
+        scores = [(grade, trials, hits) for grade, (trials, hits) in sorted(self._scores.items())]
+        self._scores.clear()
+        return scores
+
+    def _buckets(self) -> list[int]:
+        """Buckets of the n-grams that end at the end, shortest first."""
+        buckets: list[int] = []
+        value = 0
+        for n in range(1, min(MAX_ORDER, len(self._ids)) + 1):
+            value = ((value ^ (self._ids[-n] & 0xFFFFFFFF)) * 0x9E3779B97F4A7C15) & _MASK64
+            value ^= value >> 32
+            if n >= MIN_ORDER:
+                buckets.append((value >> 20) & self._mask)
+        return buckets
+
+    def _append(self, token_id: int) -> None:
+        if len(self._ids) == self.capacity:
+            raise ValueError("n-gram index is full")
+        self._ids.append(token_id)
+        links = [0] * len(_ORDERS)
+        for order, bucket in enumerate(self._buckets()):
+            links[order] = self._heads[order].get(bucket, 0)
+            self._heads[order][bucket] = len(self._ids)
+        self._links.append(links)
+
+    def _matched(self, end: int, limit: int) -> int:
+        """How many tokens before `end` equal those before the end."""
+        ids, size, n = self._ids, len(self._ids), 0
+        while n < min(limit, end) and ids[end - 1 - n] == ids[size - 1 - n]:
+            n += 1
+        return n
+
+    def _match(self) -> _Match:
+        return self._last if self._last_end == len(self._ids) else self._find()
+
+    def _chain(self, order: int) -> list[int]:
+        """Ends of earlier n-grams in the end's bucket, latest first."""
+        ends: list[int] = []
+        position = self._links[-1][order - MIN_ORDER]
+        while position and len(ends) < DEPTH:
+            ends.append(position)
+            position = self._links[position][order - MIN_ORDER]
+        return ends
+
+    def _find(self) -> _Match:
+        """The longest match among the candidates of the longest order that has one; the most recent of equals."""
+        size = len(self._ids)
+        best_length = best_distance = 0
+        if 0 < self._last.distance < size:
+            length = self._matched(size - self._last.distance, MAX_MATCH)
+            if length >= MAX_ORDER:
+                best_length, best_distance = length, self._last.distance
+        for order in range(min(MAX_ORDER, size), MIN_ORDER - 1, -1):
+            for end in self._chain(order):
+                length = self._matched(end, MAX_MATCH if order == MAX_ORDER else order)
+                if length < order:
+                    continue  # another n-gram of the same bucket
+                if length > best_length or (length == best_length and size - end < best_distance):
+                    best_length, best_distance = length, size - end
+                if order < MAX_ORDER or length == MAX_MATCH:
+                    break
+            if best_length:
+                return _Match(best_distance, best_length, self._vote(order, best_distance))
+        return _NO_MATCH
+
+    def _vote(self, order: int, distance: int) -> int:
+        """Asks the most recent other occurrence of the same n-gram what came next."""
+        size = len(self._ids)
+        for end in self._chain(order):
+            if size - end != distance and self._matched(end, order) == order:
+                return AGREES if self._ids[end] == self._ids[size - distance] else DISAGREES
+        return ALONE
+
+    def _advance(self, token_id: int) -> None:
+        """A copied token that comes true makes the match one longer. So token j of a draft from a match of length L is
+        the same event as the first token of a draft from a match of length L + j - 1, and one comparison per text token
+        scores them all. Nothing after `token_id` is read."""
+        match = self._match()
+        if match.length:
+            hit = self._ids[len(self._ids) - match.distance] == token_id
+            for grade in (first_grade(match.length, match.vote), later_grade(match.length)):
+                score = self._scores.setdefault(grade, [0, 0])
+                score[0] += 1
+                score[1] += hit
+        self._append(token_id)
+        self._last, self._last_end = self._find(), len(self._ids)
+
+
+def _checked(ids: Sequence[int], start: int, stop: int) -> range:
+    if not 0 <= start <= stop <= len(ids):
+        raise IndexError("no such range of token ids")
+    return range(start, stop)

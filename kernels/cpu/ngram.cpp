@@ -1,0 +1,148 @@
+#include "ngram.h"
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+
+namespace sf {
+
+NgramIndex::Ints NgramIndex::zeroed(size_t n) {
+  void* p = std::calloc(n, sizeof(int32_t));  // pages are touched only when written
+  if (!p) throw std::bad_alloc();
+  return Ints(static_cast<int32_t*>(p));
+}
+
+NgramIndex::NgramIndex(int32_t capacity) : capacity_(capacity) {
+  if (capacity < 1 || capacity > (1 << 24)) throw std::invalid_argument("capacity must be 1 to 16777216 tokens");
+  uint32_t buckets = 256;
+  while (buckets < uint32_t(capacity)) buckets *= 2;
+  mask_ = buckets - 1;
+  ids_ = zeroed(size_t(capacity));
+  head_ = zeroed(size_t(buckets) * kOrders);
+  link_ = zeroed(size_t(capacity + 1) * kOrders);
+}
+
+size_t NgramIndex::bytes() const {
+  return (size_t(capacity_) + size_t(mask_ + 1) * kOrders + size_t(capacity_ + 1) * kOrders) * sizeof(int32_t);
+}
+
+// Buckets of the n-grams that end at the end, shortest first; orders longer than the text are not written.
+void NgramIndex::buckets(uint32_t out[kOrders]) const {
+  uint64_t h = 0;
+  const int longest = std::min<int32_t>(kMaxOrder, size_);
+  for (int n = 1; n <= longest; ++n) {
+    h = (h ^ uint32_t(ids_[size_ - n])) * 0x9E3779B97F4A7C15ull;
+    h ^= h >> 32;
+    if (n >= kMinOrder) out[n - kMinOrder] = uint32_t(h >> 20) & mask_;
+  }
+}
+
+void NgramIndex::append(int32_t id) {
+  if (size_ == capacity_) throw std::length_error("n-gram index is full");
+  ids_[size_++] = id;
+  uint32_t at[kOrders];
+  buckets(at);
+  int32_t* link = &link_[size_t(size_) * kOrders];
+  for (int o = 0; o < orders(); ++o) {
+    int32_t& head = head_[size_t(o) * (mask_ + 1) + at[o]];
+    link[o] = head;
+    head = size_;
+  }
+}
+
+void NgramIndex::truncate(int32_t size) {
+  if (size < 0 || size > size_) throw std::invalid_argument("cannot truncate to a length the index does not have");
+  if (size == size_) return;
+  uint32_t at[kOrders];
+  for (; size_ > size; --size_) {  // latest first, so every head is this position when it is taken back
+    buckets(at);
+    for (int o = 0; o < orders(); ++o) head_[size_t(o) * (mask_ + 1) + at[o]] = links(size_)[o];
+  }
+  last_ = {};
+  last_end_ = -1;
+}
+
+// How many tokens before `end` equal those before the index's own end.
+int32_t NgramIndex::matched(int32_t end, int32_t limit) const {
+  const int32_t longest = std::min(limit, end);
+  int32_t n = 0;
+  while (n < longest && ids_[end - 1 - n] == ids_[size_ - 1 - n]) ++n;
+  return n;
+}
+
+// The longest match among the candidates of the longest order that has one; the most recent of equals.
+NgramIndex::Match NgramIndex::find() const {
+  Match best;
+  if (last_.distance && last_.distance < size_) {
+    const int32_t n = matched(size_ - last_.distance, kMaxMatch);
+    if (n >= kMaxOrder) best = {last_.distance, n, kAlone};
+  }
+  for (int o = orders() - 1; o >= 0; --o) {
+    const int order = o + kMinOrder;
+    int32_t p = links(size_)[o];
+    for (int step = 0; p && step < kDepth; ++step, p = links(p)[o]) {
+      const int32_t n = matched(p, order == kMaxOrder ? kMaxMatch : order);
+      if (n < order) continue;  // another n-gram of the same bucket
+      if (n > best.length || (n == best.length && size_ - p < best.distance)) best = {size_ - p, n, kAlone};
+      if (order < kMaxOrder || n == kMaxMatch) break;
+    }
+    if (best.length) {
+      best.vote = vote(o, best.distance);
+      break;
+    }
+  }
+  return best;
+}
+
+// Asks the most recent other occurrence of the same n-gram what came next.
+NgramIndex::Vote NgramIndex::vote(int o, int32_t distance) const {
+  const int32_t order = o + kMinOrder;
+  int32_t p = links(size_)[o];
+  for (int step = 0; p && step < kDepth; ++step, p = links(p)[o]) {
+    if (size_ - p == distance || matched(p, order) < order) continue;
+    return ids_[p] == ids_[size_ - distance] ? kAgrees : kDisagrees;
+  }
+  return kAlone;
+}
+
+// What followed the match; past its own end it goes on copying what it copied, so periodic text drafts without limit.
+int NgramIndex::draft(const Match& match, int limit, int32_t* out) const {
+  const int n = match.length ? std::clamp(limit, 0, kMaxDraft) : 0;
+  for (int j = 0; j < n; ++j) out[j] = j < match.distance ? ids_[size_ - match.distance + j] : out[j - match.distance];
+  return n;
+}
+
+int NgramIndex::length_grade(int32_t length) {
+  static constexpr int32_t kUpTo[kLengths - 1] = {2, 3, 4, 5, 7, 10, 15, 23, 39};
+  int g = 0;
+  while (g < kLengths - 1 && length > kUpTo[g]) ++g;
+  return g;
+}
+
+// A copied token that comes true makes the match one longer. So token j of a draft from a match of length L is the same
+// event as the first token of a draft from a match of length L + j - 1, and one comparison per text token scores them
+// all: by (vote, length) for first tokens and by length alone for later ones. Nothing after `id` is read.
+void NgramIndex::advance(int32_t id) {
+  const Match m = size_ ? match() : Match{};
+  if (m.length) {
+    const bool hit = ids_[size_ - m.distance] == id;
+    const int length = length_grade(m.length);
+    for (int grade : {m.vote * kLengths + length, 3 * kLengths + length}) {
+      ++trials_[grade];
+      hits_[grade] += hit;
+    }
+  }
+  append(id);
+  last_ = find();
+  last_end_ = size_;
+}
+
+void NgramIndex::take_scores(std::vector<Score>& out) {
+  for (int g = 0; g < kGrades; ++g) {
+    if (!trials_[g]) continue;
+    out.push_back({g, trials_[g], hits_[g]});
+    trials_[g] = hits_[g] = 0;
+  }
+}
+
+}  // namespace sf

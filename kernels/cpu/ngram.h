@@ -1,0 +1,75 @@
+// Where a request's own tokens occurred before, and what followed: the index behind the `ngram` speculator.
+// Owns token ids and hash chains; knows no model, no request and no clock.
+//
+// Every position p (the number of tokens before it) is filed, for each order 2..8, under the hash of the `order` tokens
+// that end there. head[bucket] is the latest such p, link[p] the one before it in the same bucket (as in deflate), so
+// appending, looking up and taking back a token cost the same whatever the context. Hits are verified token by token.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+namespace sf {
+
+class NgramIndex {
+ public:
+  static constexpr int kMinOrder = 2, kMaxOrder = 8, kOrders = kMaxOrder - kMinOrder + 1;
+  static constexpr int kDepth = 16;     // links followed per order
+  static constexpr int kMaxMatch = 64;  // a longer match counts as this long
+  static constexpr int kMaxDraft = 64;
+  static constexpr int kLengths = 10;   // grades of a match's length
+  static constexpr int kGrades = 4 * kLengths;
+
+  // What the occurrence before the matched one says of the next token: there is none, the same, or something else.
+  enum Vote : int32_t { kAlone = 0, kAgrees = 1, kDisagrees = 2 };
+
+  struct Match {
+    int32_t distance = 0;  // the match ends this many tokens before the end; 0: none
+    int32_t length = 0;    // tokens that agree, at most kMaxMatch
+    Vote vote = kAlone;
+  };
+  struct Score {
+    int32_t grade, trials, hits;
+  };
+
+  explicit NgramIndex(int32_t capacity);
+
+  int32_t size() const { return size_; }
+  int32_t capacity() const { return capacity_; }
+  size_t bytes() const;
+
+  void append(int32_t id);   // throws std::length_error when full
+  void advance(int32_t id);  // append, after judging by it the draft that would have been made before it
+  void truncate(int32_t size);
+
+  Match match() const { return last_end_ == size_ ? last_ : find(); }
+  int draft(const Match& match, int limit, int32_t* out) const;
+  void take_scores(std::vector<Score>& out);
+
+  static int length_grade(int32_t match_length);
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  using Ints = std::unique_ptr<int32_t[], Free>;
+  static Ints zeroed(size_t n);
+
+  int orders() const { return (size_ < kMaxOrder ? size_ : kMaxOrder) - kMinOrder + 1; }
+  const int32_t* links(int32_t position) const { return &link_[size_t(position) * kOrders]; }
+  void buckets(uint32_t out[kOrders]) const;
+  int32_t matched(int32_t end, int32_t limit) const;
+  Match find() const;
+  Vote vote(int order, int32_t distance) const;
+
+  int32_t capacity_, size_ = 0;
+  uint32_t mask_;
+  Ints ids_, head_, link_;  // head_: [orders][buckets]; link_: [capacity + 1][orders]; 0 means none
+  Match last_{};            // the match found when the last token was scored; its continuation stays a candidate
+  int32_t last_end_ = -1;   // the size at that moment
+  std::array<int32_t, kGrades> trials_{}, hits_{};
+};
+
+}  // namespace sf
