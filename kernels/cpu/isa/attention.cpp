@@ -68,17 +68,22 @@ void with_tile(const KvLayout& l, const uint8_t* p, Use use) {
   }
 }
 
-// --- one tile against N vectors that see the same keys [lo, hi) of it ---
+// --- one tile against N vectors ---
+
+struct Interval {
+  int lo, hi;  // keys [lo, hi) of a tile
+};
 
 struct Vectors {
   const float* query[kLanesOfVectors];
   float* record[kLanesOfVectors];  // [0] running maximum, [1..15] unused; then accumulator
   float* sums[kLanesOfVectors];    // 16 lanes of the running sum
+  Interval seen[kLanesOfVectors];
 };
 
-uint32_t lanes_between(int lo, int hi, int half) {
-  const int a = lo - half * 16 < 0 ? 0 : lo - half * 16, b = hi - half * 16 > 16 ? 16 : hi - half * 16;
-  return a < b ? (b == 16 ? 0xffffu : (1u << b) - 1) & ~((1u << a) - 1) : 0u;
+uint32_t lanes_of(Interval seen) {  // one bit for each of 32 keys
+  const uint64_t below = (uint64_t(1) << seen.hi) - 1, hidden = (uint64_t(1) << seen.lo) - 1;
+  return uint32_t(below & ~hidden);
 }
 
 template <int N, class Tile>
@@ -94,24 +99,26 @@ void score(const Tile& tile, const AttendShape& s, const Vectors& v, f32x16 (&do
   }
 }
 
-f32x16 scaled(const AttendShape& s, f32x16 dot) {
-  dot = dot * splat(s.scale);
-  return s.softcap > 0.f ? splat(s.softcap) * tanh(dot / splat(s.softcap)) : dot;
+void cap(float softcap, f32x16* dots, int n) {
+  for (int i = 0; i < n; ++i) dots[i] = splat(softcap) * tanh(dots[i] / splat(softcap));
+}
+
+void shrink_record(float* record, f32x16 factor, int64_t value_dim) {
+  for (int64_t c = kRecordHeader; c < kRecordHeader + value_dim; c += 16) store(record + c, load(record + c) * factor);
 }
 
 // Updates a vector's maximum and sum with a tile's scores and leaves the 32 weights in `weights`.
-void weigh(const AttendShape& s, f32x16 (&dots)[2], int lo, int hi, float* record, float* sums, float* weights) {
-  const uint32_t mask0 = lanes_between(lo, hi, 0), mask1 = lanes_between(lo, hi, 1);
+inline void weigh(const f32x16 (&scores)[2], uint32_t seen, int64_t value_dim, float* record, float* sums, float* weights) {
+  const uint32_t seen0 = seen & 0xffffu, seen1 = seen >> 16;
   const f32x16 hidden = splat(-kInfinity), zero = splat(0.f);
-  const f32x16 s0 = select(mask0, scaled(s, dots[0]), hidden), s1 = select(mask1, scaled(s, dots[1]), hidden);
+  const f32x16 s0 = select(seen0, scores[0], hidden), s1 = select(seen1, scores[1], hidden);
   const float before = record[0], tile_top = max_lanes(max(s0, s1)), top = tile_top > before ? tile_top : before;
-  const f32x16 w0 = select(mask0, exp(s0 - splat(top)), zero), w1 = select(mask1, exp(s1 - splat(top)), zero);
+  const f32x16 w0 = select(seen0, exp_below_1(s0 - splat(top)), zero), w1 = select(seen1, exp_below_1(s1 - splat(top)), zero);
   f32x16 sum = load(sums);
   if (top != before) {  // otherwise the factor is exactly 1
-    const f32x16 shrink = exp(splat(before - top));
-    sum = sum * shrink;
-    for (int64_t c = 0; c < s.layout.value_dim; c += 16)
-      store(record + kRecordHeader + c, load(record + kRecordHeader + c) * shrink);
+    const f32x16 factor = exp_below_1(splat(before - top));
+    sum = sum * factor;
+    shrink_record(record, factor, value_dim);
   }
   store(sums, sum + (w0 + w1));
   store(weights, w0);
@@ -137,28 +144,50 @@ void add_values(const Tile& tile, const Vectors& v, const float (&weights)[N][kB
 }
 
 template <int N, class Tile>
-void apply(const Tile& tile, const AttendShape& s, const Vectors& v, int lo, int hi) {
+void add_all_values(const Tile& tile, const Vectors& v, const float (&weights)[N][kBlock], int64_t value_dim, int lo, int hi) {
+  constexpr int C = N == 1 ? 4 : N <= 3 ? 2 : 1;  // enough independent sums to hide the latency of one
+  int64_t c = 0;
+  for (; c + 16 * C <= round16(value_dim); c += 16 * C) add_values<N, C>(tile, v, weights, lo, hi, c);
+  for (; c < value_dim; c += 16) add_values<N, 1>(tile, v, weights, lo, hi, c);
+}
+
+template <class Tile>
+void add_values_of_one(const Tile& tile, const Vectors& v, const float (&weights)[kBlock], int64_t value_dim, int i, int lo, int hi) {
+  if (lo >= hi) return;
+  Vectors one;
+  one.record[0] = v.record[i];
+  add_all_values<1>(tile, one, reinterpret_cast<const float(&)[1][kBlock]>(weights), value_dim, lo, hi);
+}
+
+template <int N, class Tile>
+void apply(const Tile& tile, const AttendShape& s, const Vectors& v) {
   f32x16 dots[N][2];
   float weights[N][kBlock];
   score<N>(tile, s, v, dots);
-  for (int i = 0; i < N; ++i) weigh(s, dots[i], lo, hi, v.record[i], v.sums[i], weights[i]);
-  constexpr int C = N == 1 ? 4 : N <= 3 ? 2 : 1;  // enough independent sums to hide the latency of one
-  int64_t c = 0;
-  for (; c + 16 * C <= round16(s.layout.value_dim); c += 16 * C) add_values<N, C>(tile, v, weights, lo, hi, c);
-  for (; c < s.layout.value_dim; c += 16) add_values<N, 1>(tile, v, weights, lo, hi, c);
+  for (int i = 0; i < N; ++i)
+    for (f32x16& dot : dots[i]) dot = dot * splat(s.scale);
+  if (s.softcap > 0.f) cap(s.softcap, &dots[0][0], 2 * N);
+  const int64_t dim = s.layout.value_dim;
+  for (int i = 0; i < N; ++i) weigh(dots[i], lanes_of(v.seen[i]), dim, v.record[i], v.sums[i], weights[i]);
+  // The keys that all see together, and before and after them those that only some see: ascending for every vector.
+  Interval all{0, kBlock};
+  for (int i = 0; i < N; ++i) all = {v.seen[i].lo > all.lo ? v.seen[i].lo : all.lo, v.seen[i].hi < all.hi ? v.seen[i].hi : all.hi};
+  if (all.hi < all.lo) all.hi = all.lo;
+  for (int i = 0; i < N; ++i)
+    add_values_of_one(tile, v, weights[i], dim, i, v.seen[i].lo, v.seen[i].hi < all.lo ? v.seen[i].hi : all.lo);
+  if (all.lo < all.hi) add_all_values<N>(tile, v, weights, dim, all.lo, all.hi);
+  for (int i = 0; i < N; ++i)
+    add_values_of_one(tile, v, weights[i], dim, i, v.seen[i].lo > all.hi ? v.seen[i].lo : all.hi, v.seen[i].hi);
 }
 
 template <class Tile, int N = kLanesOfVectors>
-void apply_some(const Tile& tile, const AttendShape& s, const Vectors& v, int n, int lo, int hi) {
-  if (n == N) return apply<N>(tile, s, v, lo, hi);
-  if constexpr (N > 1) apply_some<Tile, N - 1>(tile, s, v, n, lo, hi);
+void apply_some(const Tile& tile, const AttendShape& s, const Vectors& v, int n) {
+  if (n == N) return apply<N>(tile, s, v);
+  if constexpr (N > 1) apply_some<Tile, N - 1>(tile, s, v, n);
 }
 
 // --- rows of a task against one tile ---
 
-struct Interval {
-  int lo, hi;
-};
 // Keys of the tile that starts at `first` visible from `position`; empty (hi <= lo) where none is.
 Interval visible(int64_t window, int64_t position, int64_t first) {
   const int64_t oldest = window > 0 ? position - window + 1 : 0;
@@ -177,25 +206,21 @@ void apply_rows(const Tile& tile, const AttendShape& s, const AttendTask& t, int
   const int64_t stride = record_floats(s.layout.value_dim);
   Vectors v;
   int n = 0;
-  Interval shared{0, 0};
-  const auto flush = [&] {
-    if (n) apply_some(tile, s, v, n, shared.lo, shared.hi);
-    n = 0;
-  };
   for (int r = 0; r < t.rows; ++r) {
     const Interval seen = visible(s.window, t.position + r, first);
     if (seen.lo >= seen.hi) continue;
-    if (n && (seen.lo != shared.lo || seen.hi != shared.hi)) flush();
-    shared = seen;
     for (int g = 0; g < s.group; ++g) {
       const int64_t i = int64_t(r) * s.group + g;
       v.query[n] = t.query + r * t.query_stride + g * s.layout.key_dim;
       v.record[n] = records + i * stride;
       v.sums[n] = sums + i * 16;
-      if (++n == kLanesOfVectors) flush();
+      v.seen[n] = seen;
+      if (++n < kLanesOfVectors) continue;
+      apply_some(tile, s, v, n);
+      n = 0;
     }
   }
-  flush();
+  if (n) apply_some(tile, s, v, n);
 }
 
 template <class Tile>

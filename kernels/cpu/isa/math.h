@@ -14,21 +14,29 @@ inline f32x16 horner(f32x16 x, const float* c, int n) {  // c[0] x^(n-1) + ... +
 }
 inline f32x16 select_less(f32x16 a, f32x16 b, f32x16 yes, f32x16 no) { return select(less(a, b), yes, no); }
 
-// e^x within 1 ulp; below -87.33 (where results would be subnormal) 0, above 88.72 infinity, NaN stays NaN.
-// x = n ln2 + r with |r| <= ln2/2; e^r by its Taylor polynomial of degree 7 (truncation error below 2^-27).
-inline f32x16 exp(f32x16 x) {
+// e^x for |x| below 88 within 1 ulp. x = n ln2 + r with |r| <= ln2/2; e^r by its Taylor polynomial of degree 7
+// (truncation error below 2^-27).
+inline f32x16 exp_inside(f32x16 x) {
   constexpr float kTaylor[] = {1.f / 5040, 1.f / 720, 1.f / 120, 1.f / 24, 1.f / 6, 1.f / 2, 1.f, 1.f};
-  const f32x16 low = splat(-87.33f), high = splat(88.72f);
-  const uint32_t nan = is_nan(x), under = less(x, low), over = less(high, x);
-  f32x16 t = select(nan | under | over, splat(0.f), x);
-  f32x16 n = round_even(t * splat(1.44269504f));
-  f32x16 r = fnma(n, splat(0.693359375f), t);        // ln2 in two pieces: the first has few enough bits to be exact
+  const f32x16 n = round_even(x * splat(1.44269504f));
+  f32x16 r = fnma(n, splat(0.693359375f), x);  // ln2 in two pieces: the first has few enough bits to be exact
   r = fnma(n, splat(-2.12194440e-4f), r);
-  f32x16 p = horner(r, kTaylor, 8);
-  f32x16 y = as_f32(add_i(as_i32(p), shl_i<23>(to_i32(n))));
+  return as_f32(add_i(as_i32(horner(r, kTaylor, 8)), shl_i<23>(to_i32(n))));
+}
+
+// e^x; below -87.33 (where results would be subnormal) 0, above 88.72 infinity, NaN stays NaN.
+inline f32x16 exp(f32x16 x) {
+  const uint32_t nan = is_nan(x), under = less(x, splat(-87.33f)), over = less(splat(88.72f), x);
+  f32x16 y = exp_inside(select(nan | under | over, splat(0.f), x));
   y = select(under, splat(0.f), y);
   y = select(over, splat(std::numeric_limits<float>::infinity()), y);
   return select(nan, x, y);
+}
+
+// The same for x <= 0, where a softmax needs it.
+inline f32x16 exp_below_1(f32x16 x) {
+  const uint32_t nan = is_nan(x), under = less(x, splat(-87.33f));
+  return select(nan, x, select(under, splat(0.f), exp_inside(select(nan | under, splat(0.f), x))));
 }
 
 inline float exp(float x) {
