@@ -1,12 +1,10 @@
 // Repacks weights from the file's layout into tiles of 16 interleaved columns (isa/formats.h). Runs once, at load: every
 // block is decoded to 32 unsigned codes and its scales, then written with dword arithmetic, four inputs at a time.
-#include <sys/mman.h>
-
 #include <cstring>
-#include <new>
 
 #include "isa/formats.h"
 #include "pack_decode.h"
+#include "pack_memory.h"
 
 namespace sf {
 
@@ -111,7 +109,7 @@ void pack_tile(const PackedMatrix& m, uint8_t* tile, const uint8_t* src, size_t 
 
 }  // namespace
 
-PackedMatrix::~PackedMatrix() { ::operator delete(data, std::align_val_t(64)); }
+PackedMatrix::~PackedMatrix() { free_weights(data); }
 
 std::unique_ptr<PackedMatrix> allocate_packed(Format f, int64_t out, int64_t in) {
   auto m = std::make_unique<PackedMatrix>();
@@ -119,8 +117,7 @@ std::unique_ptr<PackedMatrix> allocate_packed(Format f, int64_t out, int64_t in)
   m->out = out;
   m->in = in;
   m->tile_bytes = tile_bytes(f, in);
-  size_t bytes = size_t(m->tiles()) * m->tile_bytes;
-  m->data = static_cast<uint8_t*>(::operator new(bytes, std::align_val_t(64)));
+  m->data = allocate_weights(size_t(m->tiles()) * m->tile_bytes);
   return m;
 }
 

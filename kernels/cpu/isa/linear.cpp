@@ -94,12 +94,19 @@ void fill_panel(const QuantisedKernels& k, const ActivationRows& a, int64_t in, 
   }
 }
 
+// Starts the stream that the kernels then keep ahead of themselves.
+void prefetch_start(const uint8_t* begin, const uint8_t* end) {
+  for (const uint8_t* p = begin; p < std::min(begin + kPrefetchBytes, end); p += 64) prefetch(p);
+}
+
 void matmul_quantised(const QuantisedKernels& k, const PackedMatrix& w, const ActivationRows& a, int64_t row_begin,
                       int64_t row_end, int64_t tile_begin, int64_t tile_end, const Output& o) {
   int64_t blocks = w.in / 32;
   size_t row_panel = size_t(blocks) * size_t(panel_block_bytes(k.kind, 1));  // panels are linear in rows
   int64_t step = std::max<int64_t>(int64_t(kPanelBudget / row_panel) / kMaxRows * kMaxRows, kMaxRows);
+  const uint8_t* end = w.data + size_t(tile_end) * w.tile_bytes;
   for (int64_t first = row_begin; first < row_end; first += step) {
+    prefetch_start(w.data + size_t(tile_begin) * w.tile_bytes, end);
     Groups groups(first, std::min(first + step, row_end));
     uint8_t* panels = panel_scratch.reserve(row_panel * size_t(groups.rows));
     for (int64_t g = 0; g < groups.count; ++g)
@@ -108,12 +115,12 @@ void matmul_quantised(const QuantisedKernels& k, const PackedMatrix& w, const Ac
     uint8_t* expanded = expand ? tile_scratch.reserve(size_t(blocks) * size_t(k.expanded_block_bytes)) : nullptr;
     for (int64_t t = tile_begin; t < tile_end; ++t) {
       const uint8_t* tile = w.data + size_t(t) * w.tile_bytes;
-      if (expand) k.expand(tile, w.in, expanded);
+      if (expand) k.expand(tile, end, w.in, expanded);
       for (int64_t g = 0; g < groups.count; ++g) {
         alignas(64) float y[kMaxRows * kTile];
         int rows = groups.size(g);
         const uint8_t* panel = panels + row_panel * size_t(groups.start(g) - first);
-        (expand ? k.expanded : k.packed)[rows - 1](expand ? expanded : tile, w.in, panel, y);
+        (expand ? k.expanded : k.packed)[rows - 1](expand ? expanded : tile, end, w.in, panel, y);
         finish(o, t, groups.start(g), rows, y);
       }
     }
@@ -125,7 +132,9 @@ void matmul_float(const PackedMatrix& w, const ActivationRows& a, int64_t row_be
   const FloatKernels& k = float_kernels(w.format);
   size_t row_panel = size_t(w.in) * 4;
   int64_t step = std::max<int64_t>(int64_t(kPanelBudget / row_panel) / kMaxRows * kMaxRows, kMaxRows);
+  const uint8_t* end = w.data + size_t(tile_end) * w.tile_bytes;
   for (int64_t first = row_begin; first < row_end; first += step) {
+    prefetch_start(w.data + size_t(tile_begin) * w.tile_bytes, end);
     Groups groups(first, std::min(first + step, row_end));
     float* panels = reinterpret_cast<float*>(panel_scratch.reserve(row_panel * size_t(groups.rows)));
     for (int64_t g = 0; g < groups.count; ++g) {
@@ -146,7 +155,7 @@ void matmul_float(const PackedMatrix& w, const ActivationRows& a, int64_t row_be
           const FloatTileFunction& several = k.several[rows - 1];
           const FloatTileFunction& f = several.tiles <= count - i ? several : k.single[rows - 1];
           alignas(64) float y[kMaxFloatTiles * kMaxRows * kTile];
-          f.run(w.data + size_t(t + i) * w.tile_bytes, w.tile_bytes, w.in, panel, y);
+          f.run(w.data + size_t(t + i) * w.tile_bytes, end, w.tile_bytes, w.in, panel, y);
           for (int j = 0; j < f.tiles; ++j) finish(o, t + i + j, groups.start(g), rows, y + j * rows * kTile);
           i += f.tiles;
         }

@@ -37,12 +37,13 @@ template <Format F> struct Packed {
 
   const uint8_t* scale_group;
   const uint8_t* codes;
+  const uint8_t* end;  // of what will be read: nothing beyond is prefetched
   int lane;
   Floats d, dmin;
   Bytes table;
 
-  Packed(const uint8_t* tile, int64_t in, int first_lane)
-      : scale_group(tile), codes(tile + codes_offset(layout, in) + 4 * first_lane), lane(first_lane) {
+  Packed(const uint8_t* tile, const uint8_t* last, int64_t in, int first_lane)
+      : scale_group(tile), codes(tile + codes_offset(layout, in) + 4 * first_lane), end(last), lane(first_lane) {
     if constexpr (layout.table == Table::iq4) table = load_table(kIq4Table);
     if constexpr (layout.table == Table::mxfp4) table = load_table(kMxfp4Table);
   }
@@ -53,6 +54,12 @@ template <Format F> struct Packed {
   }
   void end_group() { scale_group += layout.scale_bytes; }
   void end_block() { codes += layout.code_bytes(); }
+  void prefetch_ahead(int block) const {
+    const uint8_t* ahead = codes + kPrefetchBytes;
+    if (lane != 0 || ahead >= end) return;
+    prefetch(scale_group + kPrefetchBytes + block * (layout.scale_bytes / group));
+    for (int i = 0; i < layout.code_bytes(); i += 64) prefetch(ahead + i);
+  }
 
   Scales scales(int block) const {
     Scales s;
@@ -107,10 +114,11 @@ template <Kind K> struct Expanded {
   const uint8_t* block;
   int lane;
 
-  Expanded(const uint8_t* tile, int64_t, int first_lane) : block(tile), lane(first_lane) {}
+  Expanded(const uint8_t* tile, const uint8_t*, int64_t, int first_lane) : block(tile), lane(first_lane) {}
   void begin_group() {}
   void end_group() {}
   void end_block() { block += block_bytes; }
+  void prefetch_ahead(int) const {}
   Scales scales(int) const {
     Scales s;
     const float* f = reinterpret_cast<const float*>(block + 512) + lane;
@@ -123,15 +131,16 @@ template <Kind K> struct Expanded {
   template <int G> Bytes group_codes() const { return load_bytes(block + 64 * G + 4 * lane); }
 };
 
-template <Format F> void expand_tile(const uint8_t* tile, int64_t in, uint8_t* out) {
+template <Format F> void expand_tile(const uint8_t* tile, const uint8_t* end, int64_t in, uint8_t* out) {
   using Source = Packed<F>;
   constexpr Kind kind = Source::kind;
   for (int lane = 0; lane < kTile; lane += kLanes) {
-    Source source(tile, in, lane);
+    Source source(tile, end, in, lane);
     uint8_t* block = out;
     for (int64_t g = in / (32 * Source::group); g > 0; --g) {
       source.begin_group();
       for (int j = 0; j < Source::group; ++j) {
+        source.prefetch_ahead(j);
         [&]<size_t... G>(std::index_sequence<G...>) {
           (store_bytes(block + 64 * G + 4 * lane, source.template group_codes<int(G)>()), ...);
         }(std::make_index_sequence<8>{});

@@ -66,16 +66,17 @@ inline void tile_block(const Source& source, const Scales& scales, const uint8_t
   for (int r = 0; r < R; ++r) y[r] = fma(g[r], splat_float(rows.d(r)), y[r]);
 }
 
-// y[r][16] of one tile; `panel` holds R rows.
-template <class Source, int R> void tile_rows(const uint8_t* tile, int64_t in, const uint8_t* panel, float* y_out) {
+// y[r][16] of one tile; `panel` holds R rows, `end` bounds what is prefetched.
+template <class Source, int R> void tile_rows(const uint8_t* tile, const uint8_t* end, int64_t in, const uint8_t* panel, float* y_out) {
   for (int lane = 0; lane < kTile; lane += kLanes) {
-    Source source(tile, in, lane);
+    Source source(tile, end, in, lane);
     Floats y[R];
     for (int r = 0; r < R; ++r) y[r] = zero_floats();
     const uint8_t* rows = panel;
     for (int64_t g = in / (32 * Source::group); g > 0; --g) {
       source.begin_group();
       for (int j = 0; j < Source::group; ++j) {
+        source.prefetch_ahead(j);
         tile_block<Source, R>(source, source.scales(j), rows, y);
         source.end_block();
         rows += panel_block_bytes(Source::kind, R);
@@ -86,7 +87,7 @@ template <class Source, int R> void tile_rows(const uint8_t* tile, int64_t in, c
   }
 }
 
-using TileFunction = void (*)(const uint8_t* tile, int64_t in, const uint8_t* panel, float* y);
+using TileFunction = void (*)(const uint8_t* tile, const uint8_t* end, int64_t in, const uint8_t* panel, float* y);
 
 // What the driver (linear.cpp) knows of a format.
 struct QuantisedKernels {
@@ -95,7 +96,7 @@ struct QuantisedKernels {
   int expanded_block_bytes;
   TileFunction packed[kMaxRows];    // by row count - 1
   TileFunction expanded[kMaxRows];
-  void (*expand)(const uint8_t* tile, int64_t in, uint8_t* out);
+  void (*expand)(const uint8_t* tile, const uint8_t* end, int64_t in, uint8_t* out);
 };
 
 template <Format F> const QuantisedKernels& quantised_kernels();
