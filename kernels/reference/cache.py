@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
-from ..errors import ConfigError
 from ..formats import KvType
 from ..program import BLOCK, KvGroup
 
@@ -17,11 +17,12 @@ _Q8_BLOCK = 32  # values that share a scale
 
 
 def _round_q8_0(x: Tensor) -> Tensor:
-    """int8 values with one float16 scale per 32: q = round(x * 127 / max), ties to even."""
-    groups = x.reshape(*x.shape[:-1], -1, _Q8_BLOCK)
+    """int8 values with one float16 scale per 32 values of a head: q = round(x * 127 / max), ties to even."""
+    dim = x.shape[-1]
+    groups = functional.pad(x, (0, -dim % _Q8_BLOCK)).reshape(*x.shape[:-1], -1, _Q8_BLOCK)
     scale = groups.abs().amax(-1, keepdim=True) / 127
     quantised = torch.round(groups / torch.where(scale == 0, 1.0, scale))
-    return (quantised * scale.half().float()).reshape(x.shape)
+    return (quantised * scale.half().float()).reshape(*x.shape[:-1], -1)[..., :dim]
 
 
 _ROUNDING: dict[KvType, Callable[[Tensor], Tensor]] = {
@@ -41,11 +42,6 @@ class ReferenceKvPool:
     """Blocks of one KV group. A row's key and value live at (block_table[slot, position // 32], position % 32)."""
 
     def __init__(self, group: KvGroup, kv_type: KvType, num_blocks: int, slots: int, max_blocks: int) -> None:
-        if kv_type is KvType.Q8_0 and (group.key_dim % _Q8_BLOCK or group.value_dim % _Q8_BLOCK):
-            raise ConfigError(
-                f"KV type q8_0 needs head sizes divisible by {_Q8_BLOCK}; "
-                f"group {group.name} has keys of {group.key_dim} and values of {group.value_dim}"
-            )
         self.group = group
         self._round = _ROUNDING[kv_type]
         self._table = np.zeros((slots, max_blocks), np.int32)

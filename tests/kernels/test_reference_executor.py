@@ -79,12 +79,22 @@ def test_a_pool_is_accounted_for_by_the_memory_it_takes() -> None:
     pool = pool_of(KvType.F16)
     assert pool.block_bytes == ReferenceBackend().block_bytes(GROUP, KvType.F16) == 4 * 2 * 32 * 2 * (32 + 64)
     assert pool.num_blocks == 5
-    with pytest.raises(ConfigError, match="q8_0 needs head sizes divisible by 32"):
-        ReferenceKvPool(replace_dims(GROUP, 24), KvType.Q8_0, 1, 1, 1)
 
 
-def replace_dims(group: KvGroup, key_dim: int) -> KvGroup:
-    return KvGroup(group.name, group.num_layers, group.kv_heads, key_dim, group.value_dim)
+def test_q8_0_scales_stop_at_the_end_of_a_head() -> None:
+    pool = ReferenceKvPool(KvGroup("g", 1, 2, key_dim=40, value_dim=8), KvType.Q8_0, 1, 1, 1)
+    keys = np.random.default_rng(6).standard_normal((1, 80)).astype(np.float32)
+    keys[0, 40:] *= 1000  # the second head's values must not coarsen the first's
+    pool.write(0, 0, 0, torch.as_tensor(keys), torch.zeros(1, 16))
+    got, zeros = pool.read(0, 0, 0, 1)
+    for head in range(2):
+        for part in (slice(0, 32), slice(32, 40)):
+            x = keys.reshape(2, 40)[head, part]
+            scale = np.abs(x).max() / np.float32(127)
+            np.testing.assert_array_equal(
+                got[0, head, part].numpy(), np.round(x / scale) * np.float32(np.float16(scale))
+            )
+    assert not zeros.any()
 
 
 # --- steps ---
