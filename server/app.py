@@ -11,8 +11,13 @@ from fastapi import FastAPI
 from .access import AccessLog
 from .api import chat, completions, models, operations, tokens
 from .errors import install_error_handlers
+from .openapi import install_openapi
+from .schema.chat import ChatRequest
+from .schema.completions import CompletionRequest
+from .schema.tokens import DetokenizeRequest, TokenizeRequest
 from .service import Service
 
+_BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, operations.DrainRequest)
 _ROUTERS = (chat.router, completions.router, models.router, tokens.router, operations.router)
 
 
@@ -36,4 +41,5 @@ def create_app(service: Service) -> FastAPI:
     install_error_handlers(app)
     for router in _ROUTERS:
         app.include_router(router)
+    install_openapi(app, _BODIES)
     return app

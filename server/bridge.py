@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from dataclasses import dataclass
 from ..engine.request import GenerationParams, Output, Submission
 from ..kernels.errors import RequestError
 from .ports import Engine
+
+_RETRY_ELSEWHERE_S = 5  # by then a replacement may run
 
 _log = logging.getLogger("surefoot.server")
 
@@ -184,13 +185,7 @@ class Bridge:
     def admit(self, num_choices: int) -> None:
         """RequestError 429 or 503 unless there is room. Also asked before the work that comes before `open`."""
         if self.draining:
-            raise RequestError(
-                "The server is shutting down",
-                code="shutting_down",
-                status=503,
-                kind="service_unavailable_error",
-                retry_after=5,
-            )
+            raise _shutting_down(_RETRY_ELSEWHERE_S)
         if num_choices > self.max_requests:
             raise RequestError(
                 f"{num_choices} choices are more than this server takes at once ({self.max_requests})", param="n"
@@ -227,18 +222,27 @@ class Bridge:
         if self._num_running == 0:
             self._idle.set()
 
-    async def drain(self, deadline_s: float) -> bool:
-        """Refuses new work and waits for the old; what outlives the deadline is ended with an error. True: none was."""
+    async def drain(self, deadline_s: float) -> None:
+        """Refuses new work and waits for the old; what outlives the deadline is ended with an error."""
         self.draining = True
         try:
-            async with asyncio.timeout(deadline_s if math.isfinite(deadline_s) else None):
+            async with asyncio.timeout(deadline_s):
                 await self._idle.wait()
         except TimeoutError:
             _log.warning("drain deadline passed with %d requests running; ending them", self._num_running)
-            cut = RequestError(
-                "The server is shutting down", code="shutting_down", status=503, kind="service_unavailable_error"
-            )
-            for generation in list(self._open):
-                generation.abort(cut)
-            return False
-        return True
+            self.cut()
+
+    def cut(self) -> None:
+        """Ends every open generation: the server stops."""
+        for generation in list(self._open):
+            generation.abort(_shutting_down())
+
+
+def _shutting_down(retry_after: int | None = None) -> RequestError:
+    return RequestError(
+        "The server is shutting down",
+        code="shutting_down",
+        status=503,
+        kind="service_unavailable_error",
+        retry_after=retry_after,
+    )

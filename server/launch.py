@@ -17,8 +17,13 @@ def launch(settings: Settings, path: Path) -> tuple[Service, list[str]]:
     opened = open_engine(
         path, _engine_config(asked), kv_type=asked.kv_type, backend=asked.backend, threads=asked.threads
     )
+    service = assemble(opened, settings, path)
+    return service, _banner(path, service.model, opened, asked.threads)
+
+
+def assemble(opened: OpenedModel, settings: Settings, path: Path) -> Service:
+    """The service over an opened model."""
     model, engine = opened.model, opened.engine
-    config = engine.config
     served = ServedModel(
         names=settings.served_names or (path.stem,),
         tokenizer=model.tokenizer,
@@ -26,8 +31,9 @@ def launch(settings: Settings, path: Path) -> tuple[Service, list[str]]:
         max_context=engine.context_length,
         vocab_size=model.program.vocab_size,
     )
+    config = engine.config
     http = replace(settings.http, max_requests=config.max_running + config.max_waiting)
-    return Service(served, engine, http), _banner(path, served, opened, asked.threads)
+    return Service(served, engine, http)
 
 
 def _engine_config(asked: EngineSettings) -> EngineConfig:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -29,11 +31,19 @@ def run(settings: Settings) -> None:
     started = time.perf_counter()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    listener = _bound(settings.http)
-    model = settings.model or default_model(_say)
-    service, banner = launch(settings, model)
-    address = f"http://{_printable(settings.http.host)}:{listener.getsockname()[1]}"
-    config = uvicorn.Config(
+    with _bound(settings.http) as listener:
+        model = settings.model or default_model(_say)
+        service, banner = launch(settings, model)
+        address = f"http://{_printable(settings.http.host)}:{listener.getsockname()[1]}"
+
+        def announce() -> None:
+            _say("\n".join([*banner, f"listening on {address} ({time.perf_counter() - started:.1f} s)"]))
+
+        DrainingServer(_config(service), service, announce).run(sockets=[listener])
+
+
+def _config(service: Service) -> uvicorn.Config:
+    return uvicorn.Config(
         create_app(service),
         loop="uvloop" if sys.platform != "win32" else "asyncio",
         http="httptools",
@@ -48,11 +58,6 @@ def run(settings: Settings) -> None:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=_LAST_WORDS_S,
     )
-    _say("\n".join([*banner, f"listening on {address} ({time.perf_counter() - started:.1f} s)"]))
-    server = DrainingServer(config, service)
-    server.run(sockets=[listener])
-    if server.force_exit:  # then uvicorn skipped the app's own shutdown
-        service.engine.stop()
 
 
 def _say(text: str) -> None:
@@ -77,28 +82,36 @@ def _bound(http: HttpSettings) -> socket.socket:
 
 
 class DrainingServer(uvicorn.Server):
-    """Uvicorn's server, ended in two steps: the first signal drains while new requests get 503, the second stops."""
+    """Uvicorn's server, ended in steps: the first signal drains while new requests get 503, the second cuts what still
+    runs, the third does not wait for anything."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._service = service
+        self._on_ready = on_ready
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._signalled = False
+        self._num_signals = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        if self.started:
+            self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Signal handler of SIGINT and SIGTERM."""
-        if self._signalled or self._loop is None:
-            self.should_exit = True
-            self.force_exit = True
-            return
-        self._signalled = True
-        self._loop.call_soon_threadsafe(self._begin_drain, signal.Signals(sig).name)
+        self._num_signals += 1
+        if self._num_signals > 2 or self._loop is None:
+            os._exit(128 + sig)
+        self._loop.call_soon_threadsafe(self._drain if self._num_signals == 1 else self._cut, signal.Signals(sig).name)
 
-    def _begin_drain(self, name: str) -> None:
+    def _drain(self, name: str) -> None:
         running, deadline_s = self._service.bridge.num_running, self._service.settings.drain_s
         _say(f"{name}: finishing {running} requests, at most {deadline_s:g} s; signal again to stop now")
         self._service.start_drain(deadline_s).add_done_callback(lambda _: setattr(self, "should_exit", True))
+
+    def _cut(self, name: str) -> None:
+        _say(f"{name}: stopping now")
+        self._service.bridge.cut()
+        self.config.timeout_graceful_shutdown = 1
+        self.should_exit = True

@@ -56,9 +56,9 @@ class Service:
         self.metrics = HttpMetrics(engine.registry)
         self.prompter = Prompter(model.tokenizer, model.template, model.max_context)
         self.bridge = Bridge(engine, settings.max_requests)
-        self._drain: asyncio.Task[bool] | None = None  # kept: the loop holds tasks weakly
+        self._drain: asyncio.Task[None] | None = None  # kept: the loop holds tasks weakly
 
-    def start_drain(self, deadline_s: float) -> asyncio.Task[bool]:
+    def start_drain(self, deadline_s: float) -> asyncio.Task[None]:
         """Refuses new requests from now on; the task ends when the running ones have, or were ended at the deadline."""
         self.bridge.draining = True
         self._drain = asyncio.create_task(self.bridge.drain(deadline_s))

@@ -15,6 +15,7 @@ from ..bridge import Choice
 from ..choices import Held, TokenNames, chat_logprobs, finish_reason
 from ..chunks import Chunk, ChunkedAnswer, Header, Usage
 from ..deltas import Delta, DeltaParser, PlainText, merge_delta
+from ..openapi import takes
 from ..prompts import Prompt
 from ..reply import reply
 from ..schema.chat import ChatRequest
@@ -24,7 +25,7 @@ from ..service import Service, new_id, service_of
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions")
+@router.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
 async def create_chat_completion(request: Request) -> Response:
     """Answers a conversation."""
     service = service_of(request)

@@ -21,6 +21,7 @@ from ..choices import (
     judged_prompt,
 )
 from ..chunks import Chunk, ChunkedAnswer, Header, Usage
+from ..openapi import takes
 from ..ports import Tokenizer
 from ..prompts import Prompt
 from ..reply import reply
@@ -33,7 +34,7 @@ router = APIRouter()
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", openapi_extra=takes(CompletionRequest))
 async def create_completion(request: Request) -> Response:
     """Continues one or several prompts."""
     service = service_of(request)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import Field
@@ -9,6 +11,7 @@ from starlette.responses import Response
 
 from ..body import read_json, validated_exactly
 from ..encoding import json_response
+from ..openapi import takes
 from ..schema.sampling import Strict
 from ..service import Service, service_of
 
@@ -36,7 +39,8 @@ async def health(request: Request) -> Response:
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Prometheus text."""
-    return Response(generate_latest(service_of(request).engine.registry), media_type=CONTENT_TYPE_LATEST)
+    text = await asyncio.to_thread(generate_latest, service_of(request).engine.registry)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/admin/state")
@@ -58,7 +62,7 @@ def _server_state(service: Service) -> dict[str, object]:
     }
 
 
-@router.post("/admin/drain", status_code=202)
+@router.post("/admin/drain", status_code=202, openapi_extra=takes(DrainRequest, required=False))
 async def drain(request: Request) -> Response:
     """Refuses new requests and lets the running ones finish. Answers at once; /admin/state shows the rest."""
     service = service_of(request)

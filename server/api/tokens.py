@@ -8,13 +8,14 @@ from starlette.responses import Response
 from ...kernels.errors import RequestError
 from ..choices import TokenNames
 from ..encoding import json_response
+from ..openapi import takes
 from ..schema.tokens import DetokenizeRequest, TokenizeRequest
 from ..service import service_of
 
 router = APIRouter()
 
 
-@router.post("/tokenize")
+@router.post("/tokenize", openapi_extra=takes(TokenizeRequest))
 async def tokenize(request: Request) -> Response:
     """Ids of a text or of a rendered conversation."""
     service = service_of(request)
@@ -36,7 +37,7 @@ async def tokenize(request: Request) -> Response:
     )
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", openapi_extra=takes(DetokenizeRequest))
 async def detokenize(request: Request) -> Response:
     """Text of ids, special tokens written out."""
     service = service_of(request)

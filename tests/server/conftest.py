@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,11 +18,14 @@ import pytest
 import uvicorn
 from prometheus_client import CollectorRegistry
 
+from surefoot.engine.config import EngineConfig
+from surefoot.engine.opening import open_engine
 from surefoot.engine.request import Draw, Finish, FinishReason, Output, Submission
 from surefoot.kernels.errors import RequestError
 from surefoot.server.app import create_app
+from surefoot.server.launch import assemble
 from surefoot.server.service import ServedModel, Service
-from surefoot.server.settings import HttpSettings
+from surefoot.server.settings import EngineSettings, HttpSettings, Settings
 
 BOS, EOS, VOCAB = 256, 257, 260
 
@@ -257,6 +261,16 @@ def start() -> Iterator[Start]:
             return stack.enter_context(serving(_service(script, template, max_context, **http)))
 
         yield begin
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Live]:
+    """A server on the real engine with a tiny model of random weights, shared by the tests of a file."""
+    path = Path(__file__).parents[1] / "data" / "oracle" / "qwen3" / "model.gguf"
+    config = EngineConfig(kv_memory=8 << 20, max_running=8, prefill_chunk=64, measure_cost=False)
+    settings = Settings(engine=EngineSettings())
+    with serving(assemble(open_engine(path, config, kv_type="f32"), settings, path)) as live:
+        yield live
 
 
 @pytest.fixture(scope="module")

@@ -127,5 +127,10 @@ def test_request_ids_metrics_and_a_log_without_prompts(start: Any, caplog: pytes
 
 def test_openapi_lists_every_route(plain: Any) -> None:
     with plain.http() as http:
-        paths = http.get("/openapi.json").json()["paths"]
+        document = http.get("/openapi.json").json()
+    paths, schemas = document["paths"], document["components"]["schemas"]
+    body = paths["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body == {"$ref": "#/components/schemas/ChatRequest"}
+    assert {"ChatRequest", "Message", "StreamOptions", "CompletionRequest", "DrainRequest"} <= set(schemas)
+    assert "temperature" in schemas["ChatRequest"]["properties"]
     assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/health", "/metrics"} <= set(paths)

@@ -1,0 +1,284 @@
+"""The `surefoot` command as a process: start, errors, signals, what it imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+
+from surefoot.kernels.registry import has_native_module
+from surefoot.server.cli import known_variables, main
+from surefoot.server.settings import byte_size
+
+MODEL = Path(__file__).parents[1] / "data" / "oracle" / "qwen3" / "model.gguf"
+SMALL = ["--kv-memory", "8MiB", "--port", "0"]
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    return {**{name: value for name, value in os.environ.items() if not name.startswith(("SUREFOOT_", "TS_"))}, **extra}
+
+
+@dataclass
+class Ended:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def surefoot(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs a command that ends by itself, in this process: the entry point of the console script."""
+
+    def run(*arguments: str, **environment: str) -> Ended:
+        with monkeypatch.context() as patch:
+            for name in os.environ:
+                if name.startswith(("SUREFOOT_", "TS_")):
+                    patch.delenv(name)
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit) as caught:
+                main(arguments)
+        captured = capsys.readouterr()
+        code = caught.value.code
+        return Ended(code if isinstance(code, int) else 0, captured.out, captured.err)
+
+    interval = sys.getswitchinterval()
+    yield run
+    sys.setswitchinterval(interval)
+
+
+class Served:
+    """A server process that listens."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "surefoot.server", "serve", str(MODEL), *SMALL, *arguments],
+            env=clean_environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stderr is not None
+        self.banner = ""
+        for line in self.process.stderr:
+            self.banner += line
+            if line.startswith("listening on "):
+                self.url = line.split()[2]
+                break
+        else:
+            pytest.fail(f"the server did not start:\n{self.banner}")
+        self.http = httpx.Client(base_url=self.url, timeout=30)
+
+    def end(self, timeout_s: float = 30) -> int:
+        """The exit code, once the process has ended; its remaining output joins the banner."""
+        _, rest = self.process.communicate(timeout=timeout_s)
+        self.banner += rest
+        return self.process.returncode
+
+
+@pytest.fixture
+def serve() -> Iterator[Any]:
+    """Starts server processes; none survives the test."""
+    started: list[Served] = []
+
+    def begin(*arguments: str) -> Served:
+        started.append(Served(*arguments))
+        return started[-1]
+
+    yield begin
+    for served in started:
+        served.http.close()
+        if served.process.poll() is None:
+            served.process.kill()
+            served.process.communicate()
+
+
+def test_banner_answer_and_quiet_exit(serve: Any) -> None:
+    served = serve("--served-model-name", "mine,other", "--threads", "1", "--ctx-size", "512")
+    body = {"model": "other", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+    answer = served.http.post("/v1/chat/completions", json=body).json()
+    assert answer["usage"]["completion_tokens"] <= 3
+    assert answer["system_fingerprint"] in served.banner
+    assert "mine, other" in served.banner
+    assert "512 tokens" in served.banner
+    served.process.send_signal(signal.SIGINT)
+    assert served.end() == 0
+    assert "Traceback" not in served.banner
+
+
+def stream_of(served: Served, tokens: int) -> Iterator[str]:
+    """Lines of a stream that takes a while."""
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": tokens, "ignore_eos": True, "stream": True}
+    with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        assert response.status_code == 200
+        yield from response.iter_lines()
+
+
+def test_sigterm_lets_streams_end_and_refuses_new_requests(serve: Any) -> None:
+    served = serve()
+    lines = stream_of(served, 1500)
+    next(lines)
+    served.process.send_signal(signal.SIGTERM)
+    refused = None
+    deadline = time.monotonic() + 10
+    with httpx.Client(base_url=served.url, timeout=10) as other:
+        while time.monotonic() < deadline and (refused is None or refused.status_code != 503):
+            refused = other.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
+    assert refused is not None
+    assert refused.status_code == 503
+    assert "retry-after" in refused.headers
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert events[-1]["choices"][0]["finish_reason"] == "length"
+    assert served.end() == 0
+
+
+def test_drain_deadline_ends_what_is_left(serve: Any) -> None:
+    served = serve("--drain-timeout", "0.2", "--ctx-size", "2048")
+    lines = stream_of(served, 2000)
+    next(lines)
+    served.process.send_signal(signal.SIGTERM)
+    rest = list(lines)
+    assert "event: error" in rest
+    assert rest[-2] == "data: [DONE]"
+    assert served.end() == 0
+
+
+def test_second_signal_stops_at_once(serve: Any) -> None:
+    served = serve("--drain-timeout", "1000")
+    lines = stream_of(served, 2000)
+    next(lines)
+    served.process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    served.process.send_signal(signal.SIGTERM)
+    started = time.monotonic()
+    served.end()
+    assert time.monotonic() - started < 8
+    assert "Traceback" not in served.banner
+
+
+@pytest.mark.skipif(not has_native_module(), reason="the reference backend is torch")
+def test_serving_imports_no_torch(serve: Any) -> None:
+    served = serve()
+    served.http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
+    maps = Path(f"/proc/{served.process.pid}/maps")
+    if not maps.exists():
+        pytest.skip("needs /proc")
+    assert "libtorch" not in maps.read_text()
+
+
+def test_importing_the_app_is_light() -> None:
+    code = (
+        "import sys, surefoot.server.run, surefoot.server.launch;"
+        "print([name for name in ('torch', 'transformers', 'pandas', 'scipy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_start_error_of_the_process_is_one_line_and_code_2() -> None:
+    command = [sys.executable, "-m", "surefoot.server", "serve", "/nowhere/model.gguf", "--port", "0"]
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert "/nowhere/model.gguf" in one_line(Ended(done.returncode, done.stdout, done.stderr))
+
+
+def one_line(ended: Ended) -> str:
+    """The only line of a start error."""
+    lines = [line for line in ended.err.splitlines() if line]
+    assert ended.code == 2, ended.err
+    assert len(lines) == 1, ended.err
+    assert lines[0].startswith("surefoot: ")
+    return lines[0]
+
+
+def test_files_that_cannot_be_served(surefoot: Run, tmp_path: Path) -> None:
+    torn = tmp_path / "torn.gguf"
+    torn.write_bytes(MODEL.read_bytes()[:5000])
+    text = tmp_path / "text.gguf"
+    text.write_text("not a model")
+    for path in (torn, text, tmp_path / "missing.gguf", tmp_path):
+        assert str(path) in one_line(surefoot("serve", str(path), *SMALL))
+        assert str(path) in one_line(surefoot("inspect", str(path)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--kv-type", "q3_x"], "q3_x"),
+        (["--backend", "abacus"], "abacus"),
+        (["--ctx-size", "999999", "--kv-memory", "1MiB"], "context"),
+        (["--mtp-draft", "4"], "--spec-draft"),
+        (["--mtp-anything"], "--spec-"),
+        (["--spec-draft-model", "x.gguf"], "--draft-model"),
+        (["--kv-cache-dtype", "f16"], "--kv-type"),
+    ],
+)
+def test_flags_that_cannot_be_served(surefoot: Run, arguments: list[str], words: str) -> None:
+    assert words in one_line(surefoot("serve", str(MODEL), "--port", "0", *arguments))
+
+
+def test_busy_port(surefoot: Run) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert port in one_line(surefoot("serve", str(MODEL), "--port", port))
+
+
+def test_variables(surefoot: Run) -> None:
+    unknown = one_line(surefoot("inspect", str(MODEL), SUREFOOT_THREDS="2"))
+    assert "SUREFOOT_THREDS" in unknown
+    assert "SUREFOOT_THREADS" in unknown
+    link = one_line(surefoot("inspect", str(MODEL), SUREFOOT_PORT="tcp://10.0.0.7:8000"))
+    assert "enableServiceLinks" in link
+    fine = surefoot(
+        "inspect", str(MODEL), SUREFOOT_SERVICE_HOST="10.0.0.7", SUREFOOT_PORT_8000_TCP="tcp://10.0.0.7:8000"
+    )
+    assert (fine.code, fine.err) == (0, "")
+    foreign = surefoot("inspect", str(MODEL), TS_SPEC_DRAFT_MODEL="x", TS_MTP_FOLD_CATCHUP="0")
+    assert foreign.code == 0
+    assert "use SUREFOOT_DRAFT_MODEL" in foreign.err
+    assert "TS_MTP_FOLD_CATCHUP" in foreign.err
+
+
+def test_inspect_prints_what_is_in_a_file(surefoot: Run) -> None:
+    ended = surefoot("inspect", str(MODEL))
+    assert ended.code == 0
+    assert "qwen3" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("4k", 4000), ("4KiB", 4096), ("1.5 GiB", 3 << 29), ("500MB", 500_000_000), ("2Ti", 2 << 40)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert byte_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "4i", "-1", "4 apples", "GiB", "0x10"])
+def test_sizes_that_are_none(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a size"):
+        byte_size(text)
+
+
+def test_every_flag_has_its_variable(surefoot: Run) -> None:
+    text = surefoot("serve", "--help", COLUMNS="200", TERM="dumb").out
+    flags = set(re.findall(r"--[a-z][a-z-]+", text)) - {"--help"}
+    assert len(flags) >= 15
+    assert {f"SUREFOOT_{flag[2:].replace('-', '_').upper()}" for flag in flags} <= set(known_variables())
