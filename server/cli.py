@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from ..kernels.errors import StartError
 from . import settings as flags
+from .bench.command import bench
 from .reply import ReplyTimes
 from .settings import EngineSettings, HttpSettings, Settings, check_environment, check_flags, split_list
 
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(bench, name="bench")
 
 
 @app.command()
