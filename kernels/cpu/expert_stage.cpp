@@ -70,7 +70,7 @@ int ExpertStage::chunks(const Step&, int threads) {
   for (int e = 0; e < experts_->routing->experts; ++e) {
     const int rows = experts_->offsets[size_t(e) + 1] - experts_->offsets[size_t(e)];
     if (!rows) continue;
-    const Cut cut(rows, m.tiles(), pair * tile_nanoseconds(m, rows), chunk_budget(total, threads), second_ ? 2 : 1);
+    const Cut cut(rows, m.tiles(), m.in, pair * tile_nanoseconds(m, rows), chunk_budget(total, threads), second_ ? 2 : 1);
     parts_.push_back({e, cut, n});
     n += cut.chunks();
   }

@@ -3,27 +3,32 @@
 #include <algorithm>
 
 namespace sf {
+namespace {
+
+constexpr int64_t kRowBytes = 400 * 1024;
+
+}  // namespace
 
 // Only sizes chunks: a tile costs its bytes at about 16 GB/s or its arithmetic at about 100 multiply-adds a nanosecond.
 double tile_nanoseconds(const PackedMatrix& m, int64_t rows) {
   return std::max(double(m.tile_bytes) / 16., double(rows * m.in * kTile) / 100.);
 }
 
-double chunk_budget(double total_ns, int threads) {
-  return std::clamp(total_ns / (threads * 6), 2000., 200000.);
-}
+double chunk_budget(double total_ns, int threads) { return std::clamp(total_ns / (threads * 6), 2000., 200000.); }
 
-Cut::Cut(int64_t rows, int64_t tiles, double tile_ns, double budget_ns, int64_t unit) : rows(rows), tiles(tiles) {
+// Many rows are cut so that their inputs stay in the second-level cache while several tiles read them: a kernel arranges
+// its rows anew for every rectangle, which only pays with enough tiles.
+Cut::Cut(int64_t rows, int64_t tiles, int64_t in, double tile_ns, double budget_ns, int64_t unit) : rows(rows), tiles(tiles) {
   if (rows == 0) return;
-  const int64_t units = (tiles + unit - 1) / unit;
-  const double unit_ns = tile_ns * double(unit);
-  const int64_t wanted = std::clamp<int64_t>(int64_t(budget_ns / unit_ns), 1, units);
-  const int64_t parts = (units + wanted - 1) / wanted;
-  tiles_each = (units + parts - 1) / parts * unit;  // even shares
-  tile_parts = (tiles + tiles_each - 1) / tiles_each;
-  const int64_t row_wanted = std::clamp<int64_t>(int64_t(double(rows) * budget_ns / unit_ns), 64, std::max<int64_t>(64, rows));
-  rows_each = wanted > 1 ? rows : (row_wanted + 7) / 8 * 8;
+  const int64_t most = std::clamp<int64_t>(kRowBytes / in / 8 * 8, 16, 64), wanted_parts = (rows + most - 1) / most;
+  rows_each = ((rows + wanted_parts - 1) / wanted_parts + 7) / 8 * 8;
   row_parts = (rows + rows_each - 1) / rows_each;
+  const int64_t units = (tiles + unit - 1) / unit;
+  const double unit_ns = tile_ns * double(unit) / double(row_parts);
+  const int64_t units_each = std::clamp<int64_t>(int64_t(budget_ns / unit_ns), 1, units);
+  tile_parts = (units + units_each - 1) / units_each;
+  tiles_each = (units + tile_parts - 1) / tile_parts * unit;  // even shares
+  tile_parts = (tiles + tiles_each - 1) / tiles_each;
 }
 
 Rectangle Cut::at(int chunk) const {
@@ -46,7 +51,7 @@ int ProductStage::chunks(const Step& step, int threads) {
   int n = 0;
   for (size_t i = 0; i < products_.size(); ++i) {
     const PackedMatrix& m = products_[i].weight->only();
-    cuts_[i] = Cut(rows, m.tiles(), tile_nanoseconds(m, rows), chunk_budget(total, threads), 1);
+    cuts_[i] = Cut(rows, m.tiles(), m.in, tile_nanoseconds(m, rows), chunk_budget(total, threads), 1);
     n += cuts_[i].chunks();
   }
   return n;
@@ -67,7 +72,7 @@ int GatedStage::chunks(const Step& step, int threads) {
   const int rows = step.count(src_.of_logits);
   const PackedMatrix &g = gate_.weight->only(), &u = up_.weight->only();
   const double tile_ns = tile_nanoseconds(g, rows) + tile_nanoseconds(u, rows);
-  cut_ = Cut(rows, g.tiles(), tile_ns, chunk_budget(tile_ns * double(g.tiles()), threads), 2);  // 2: blocks of 32
+  cut_ = Cut(rows, g.tiles(), g.in, tile_ns, chunk_budget(tile_ns * double(g.tiles()), threads), 2);  // 2: blocks of 32
   return cut_.chunks();
 }
 

@@ -20,7 +20,7 @@ struct Rectangle {
 struct Cut {
   // `tile_ns`: estimated nanoseconds of one tile for all rows; `budget_ns`: what a chunk should take; `unit`: tiles that
   // must stay together.
-  Cut(int64_t rows, int64_t tiles, double tile_ns, double budget_ns, int64_t unit);
+  Cut(int64_t rows, int64_t tiles, int64_t in, double tile_ns, double budget_ns, int64_t unit);
   Cut() = default;
   int chunks() const { return int(row_parts * tile_parts); }
   Rectangle at(int chunk) const;

@@ -251,6 +251,11 @@ bool sees_split(const AttendShape& s, int64_t position, int64_t split) {
   return oldest_key(s, position) / kSplit <= split && split <= position / kSplit;
 }
 
+// Asks for the next block's part while this one is worked on: blocks lie anywhere, so no hardware prefetcher finds it.
+void prefetch(const uint8_t* part, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(part + i, 0, 2);
+}
+
 void partial(const AttendShape& s, const AttendTask& t, int64_t split, float* records, float* memory) {
   const int vectors = t.rows * s.group;
   const int64_t stride = record_floats(s.layout.value_dim);
@@ -266,6 +271,7 @@ void partial(const AttendShape& s, const AttendTask& t, int64_t split, float* re
   begin = begin < oldest ? oldest : begin;
   end = end > newest + 1 ? newest + 1 : end;
   for (int64_t b = begin; b < end; ++b) {
+    if (b + 1 < end) prefetch(t.head + size_t(t.blocks[b + 1]) * t.block_bytes, s.layout.bytes());
     with_tile(s.layout, t.head + size_t(t.blocks[b]) * t.block_bytes, [&](const auto& tile) {
       if (vectors > kLanesOfVectors && s.layout.format != KvFormat::F32)
         apply_rows(widen(tile, s.layout, scratch), s, t, b * kBlock, records, scratch.sums);
