@@ -122,7 +122,7 @@ class Generation:
         """One token. True if it ended the request."""
         token = draw.token_id
         self.num_output += 1
-        if token in self._end_ids and self.num_output > self._min_tokens:
+        if token in self._end_ids:  # never drawn before min_tokens are out
             self._flush(output)
             self._give(draw, output)
             output.finish = self.finish(FinishReason.STOP, None if token in self._end_of_generation else token)

@@ -93,6 +93,7 @@ class Scheduler(Generic[S]):
         self._entries: list[Rows[S]] = []
         self._rows_left = 0
         self._logits_left = 0
+        self._starved: S | None = None  # a prompt that found no block in the last step
         self._blocked: tuple[object, ...] = ()  # who could not start and what there was then: look again on a change
 
     @property
@@ -130,6 +131,8 @@ class Scheduler(Generic[S]):
         self._entries = []
         self._rows_left = self.limits.max_rows
         self._logits_left = self.limits.max_logits_rows
+        if self._starved is not None:
+            self._feed_starved()
         if self.waiting:
             self._make_room()
         preemptions = self.counts.preemptions
@@ -179,6 +182,17 @@ class Scheduler(Generic[S]):
                 return False
         return True
 
+    def _feed_starved(self) -> None:
+        """Whoever is behind a prompt that found no block makes room for it, even a decode: else it might outlast it."""
+        sequence, self._starved = self._starved, None
+        if sequence is None or not sequence.running:
+            return
+        self._trim_drafts()
+        while not self.cache.reserve(sequence.holding, sequence.num_computed + 1):
+            if self.running[-1] is sequence:
+                return
+            self.preempt(self.running[-1])
+
     def _trim_drafts(self) -> None:
         """Takes back blocks that earlier steps reserved for drafts."""
         for sequence in self.running:
@@ -211,10 +225,10 @@ class Scheduler(Generic[S]):
             return
         cache, holding = self.cache, sequence.holding
         if not cache.reserve(holding, start + count):
-            self._trim_drafts()
             count = min(count, cache.reach(holding) - start)
             if count <= 0:
                 if not self._reserve_by_preempting(sequence, start + 1):
+                    self._starved = self._starved or sequence
                     return
                 count = 1  # the rest of the chunk comes in later steps
             reserved = cache.reserve(holding, start + count)

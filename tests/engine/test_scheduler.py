@@ -316,3 +316,30 @@ def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
         assert all(rows.sequence is not also_long for rows in plan.entries)
     assert steps == 3
     traffic.run()
+
+
+def test_waiters_start_when_what_they_share_is_there_not_when_its_producer_ends() -> None:
+    traffic = Traffic(blocks=60)
+    shared = list(range(64))
+    producer = traffic.add(shared + [7] * 200, 50)
+    traffic.step()
+    waiter = traffic.add(shared + [8] * 10, 20)
+    for _ in range(3):
+        traffic.step()
+    assert waiter.running and waiter.cached_tokens == 64
+    assert producer.num_computed < producer.num_prompt
+
+
+def test_an_urgent_prompt_that_finds_no_block_takes_one_from_a_decode_behind_it() -> None:
+    traffic = Traffic(blocks=7, rows=16)
+    behind = traffic.add([1] * 30, 150, priority=1)
+    while len(behind.tokens) < 60:
+        traffic.step()
+    urgent = traffic.add([2] * 150, 3)
+    steps = 0
+    while len(urgent.tokens) == 150:
+        traffic.step()
+        steps += 1
+    assert steps <= 150 // MIN_PREFILL_ROWS + 3
+    assert traffic.scheduler.counts.preemptions == 1 and not behind.running
+    traffic.run()
