@@ -31,6 +31,16 @@ struct WideTile {  // float32: a block of an f32 cache, or a copy widened once f
   f32x16 value(int j, int64_t c) const { return load(values + j * value_stride + c); }
 };
 
+// The next block's part, asked for line by line while this one is worked on: blocks lie anywhere, so no hardware
+// prefetcher finds it, and asking for all of it at once would stall.
+struct Ahead {
+  const uint8_t* part = nullptr;
+  int64_t step = 0;  // bytes for every eight dimensions of a key
+  void fetch(int64_t d) const {
+    for (const uint8_t *line = part + d / 8 * step, *end = line + step; line < end; line += 64) __builtin_prefetch(line, 0, 2);
+  }
+};
+
 template <f32x16 (*kLoad)(const uint16_t*)>
 struct HalfTile {
   const uint16_t* keys;
@@ -75,6 +85,7 @@ struct Interval {
 };
 
 struct Vectors {
+  Ahead ahead;
   const float* query[kLanesOfVectors];
   float* record[kLanesOfVectors];  // [0] running maximum, [1..15] unused; then accumulator
   float* sums[kLanesOfVectors];    // 16 lanes of the running sum
@@ -89,12 +100,15 @@ uint32_t lanes_of(Interval seen) {  // one bit for each of 32 keys
 template <int N, class Tile>
 void score(const Tile& tile, const AttendShape& s, const Vectors& v, f32x16 (&dots)[N][2]) {
   for (int i = 0; i < N; ++i) dots[i][0] = dots[i][1] = splat(0.f);
-  for (int64_t d = 0; d < s.layout.key_dim; ++d) {
-    const f32x16 k0 = tile.key(d, 0), k1 = tile.key(d, 1);
-    for (int i = 0; i < N; ++i) {
-      const f32x16 q = splat(v.query[i][d]);
-      dots[i][0] = fma(q, k0, dots[i][0]);
-      dots[i][1] = fma(q, k1, dots[i][1]);
+  for (int64_t first = 0; first < s.layout.key_dim; first += 8) {
+    v.ahead.fetch(first);
+    for (int64_t d = first; d < first + 8; ++d) {
+      const f32x16 k0 = tile.key(d, 0), k1 = tile.key(d, 1);
+      for (int i = 0; i < N; ++i) {
+        const f32x16 q = splat(v.query[i][d]);
+        dots[i][0] = fma(q, k0, dots[i][0]);
+        dots[i][1] = fma(q, k1, dots[i][1]);
+      }
     }
   }
 }
@@ -107,23 +121,36 @@ void shrink_record(float* record, f32x16 factor, int64_t value_dim) {
   for (int64_t c = kRecordHeader; c < kRecordHeader + value_dim; c += 16) store(record + c, load(record + c) * factor);
 }
 
-// Updates a vector's maximum and sum with a tile's scores and leaves the 32 weights in `weights`.
-inline void weigh(const f32x16 (&scores)[2], uint32_t seen, int64_t value_dim, float* record, float* sums, float* weights) {
-  const uint32_t seen0 = seen & 0xffffu, seen1 = seen >> 16;
+// Updates maxima and sums with a tile's scores and leaves each vector's 32 weights in `weights`. In passes over all
+// vectors, because one vector alone is a single chain of dependent operations.
+template <int N>
+void weigh(const AttendShape& s, const Vectors& v, f32x16 (&scores)[N][2], float (&weights)[N][kBlock]) {
   const f32x16 hidden = splat(-kInfinity), zero = splat(0.f);
-  const f32x16 s0 = select(seen0, scores[0], hidden), s1 = select(seen1, scores[1], hidden);
-  const float before = record[0], tile_top = max_lanes(max(s0, s1)), top = tile_top > before ? tile_top : before;
-  const f32x16 w0 = select(seen0, exp_below_1(s0 - splat(top)), zero), w1 = select(seen1, exp_below_1(s1 - splat(top)), zero);
-  f32x16 sum = load(sums);
-  if (top != before) {  // otherwise the factor is exactly 1
-    const f32x16 factor = exp_below_1(splat(before - top));
-    sum = sum * factor;
-    shrink_record(record, factor, value_dim);
+  uint32_t seen[N];
+  float top[N];
+  for (int i = 0; i < N; ++i) {
+    seen[i] = lanes_of(v.seen[i]);
+    scores[i][0] = select(seen[i] & 0xffffu, scores[i][0], hidden);
+    scores[i][1] = select(seen[i] >> 16, scores[i][1], hidden);
+    const float before = v.record[i][0], here = max_lanes(max(scores[i][0], scores[i][1]));
+    top[i] = here > before ? here : before;
   }
-  store(sums, sum + (w0 + w1));
-  store(weights, w0);
-  store(weights + 16, w1);
-  record[0] = top;
+  for (int i = 0; i < N; ++i) {
+    scores[i][0] = select(seen[i] & 0xffffu, exp_below_1(scores[i][0] - splat(top[i])), zero);
+    scores[i][1] = select(seen[i] >> 16, exp_below_1(scores[i][1] - splat(top[i])), zero);
+    store(weights[i], scores[i][0]);
+    store(weights[i] + 16, scores[i][1]);
+  }
+  for (int i = 0; i < N; ++i) {
+    f32x16 sum = load(v.sums[i]);
+    if (top[i] != v.record[i][0]) {  // otherwise the factor is exactly 1
+      const f32x16 factor = exp_below_1(splat(v.record[i][0] - top[i]));
+      sum = sum * factor;
+      shrink_record(v.record[i], factor, s.layout.value_dim);
+      v.record[i][0] = top[i];
+    }
+    store(v.sums[i], sum + (scores[i][0] + scores[i][1]));
+  }
 }
 
 template <int N, int C, class Tile>
@@ -168,7 +195,7 @@ void apply(const Tile& tile, const AttendShape& s, const Vectors& v) {
     for (f32x16& dot : dots[i]) dot = dot * splat(s.scale);
   if (s.softcap > 0.f) cap(s.softcap, &dots[0][0], 2 * N);
   const int64_t dim = s.layout.value_dim;
-  for (int i = 0; i < N; ++i) weigh(dots[i], lanes_of(v.seen[i]), dim, v.record[i], v.sums[i], weights[i]);
+  weigh<N>(s, v, dots, weights);
   // The keys that all see together, and before and after them those that only some see: ascending for every vector.
   Interval all{0, kBlock};
   for (int i = 0; i < N; ++i) all = {v.seen[i].lo > all.lo ? v.seen[i].lo : all.lo, v.seen[i].hi < all.hi ? v.seen[i].hi : all.hi};
@@ -202,9 +229,11 @@ struct Scratch {
 };
 
 template <class Tile>
-void apply_rows(const Tile& tile, const AttendShape& s, const AttendTask& t, int64_t first, float* records, float* sums) {
+void apply_rows(const Tile& tile, const AttendShape& s, const AttendTask& t, int64_t first, const Ahead& ahead,
+                float* records, float* sums) {
   const int64_t stride = record_floats(s.layout.value_dim);
   Vectors v;
+  v.ahead = ahead;
   int n = 0;
   for (int r = 0; r < t.rows; ++r) {
     const Interval seen = visible(s.window, t.position + r, first);
@@ -217,6 +246,7 @@ void apply_rows(const Tile& tile, const AttendShape& s, const AttendTask& t, int
       v.seen[n] = seen;
       if (++n < kLanesOfVectors) continue;
       apply_some(tile, s, v, n);
+      v.ahead = {};  // once is enough
       n = 0;
     }
   }
@@ -251,11 +281,6 @@ bool sees_split(const AttendShape& s, int64_t position, int64_t split) {
   return oldest_key(s, position) / kSplit <= split && split <= position / kSplit;
 }
 
-// Asks for the next block's part while this one is worked on: blocks lie anywhere, so no hardware prefetcher finds it.
-void prefetch(const uint8_t* part, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(part + i, 0, 2);
-}
-
 void partial(const AttendShape& s, const AttendTask& t, int64_t split, float* records, float* memory) {
   const int vectors = t.rows * s.group;
   const int64_t stride = record_floats(s.layout.value_dim);
@@ -271,12 +296,13 @@ void partial(const AttendShape& s, const AttendTask& t, int64_t split, float* re
   begin = begin < oldest ? oldest : begin;
   end = end > newest + 1 ? newest + 1 : end;
   for (int64_t b = begin; b < end; ++b) {
-    if (b + 1 < end) prefetch(t.head + size_t(t.blocks[b + 1]) * t.block_bytes, s.layout.bytes());
+    Ahead ahead;
+    if (b + 1 < end) ahead = {t.head + size_t(t.blocks[b + 1]) * t.block_bytes, int64_t(s.layout.bytes() * 8 / size_t(s.layout.key_dim))};
     with_tile(s.layout, t.head + size_t(t.blocks[b]) * t.block_bytes, [&](const auto& tile) {
       if (vectors > kLanesOfVectors && s.layout.format != KvFormat::F32)
-        apply_rows(widen(tile, s.layout, scratch), s, t, b * kBlock, records, scratch.sums);
+        apply_rows(widen(tile, s.layout, scratch), s, t, b * kBlock, ahead, records, scratch.sums);
       else
-        apply_rows(tile, s, t, b * kBlock, records, scratch.sums);
+        apply_rows(tile, s, t, b * kBlock, ahead, records, scratch.sums);
     });
   }
   for (int i = 0; i < vectors; ++i)
