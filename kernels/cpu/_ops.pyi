@@ -39,6 +39,7 @@ def matmul(
     row_end: int,
     tile_begin: int,
     tile_end: int,
+    version: int = 0,
 ) -> None: ...
 def expand_row(isa: str, weight: PackedMatrix, row: int, scale: float = 1.0) -> NDArray[np.float32]: ...
 

@@ -53,8 +53,6 @@ nb::tuple quantise_rows(const std::string& isa, In<float, 2> x) {
   return nb::make_tuple(own(std::move(q), {rows, in}), own(std::move(d), {rows, in / 32}), own(std::move(sums), {rows, in / 16}));
 }
 
-using Range = std::pair<int64_t, int64_t>;
-
 }  // namespace
 
 void bind_linear(nb::module_& m) {
@@ -71,8 +69,9 @@ void bind_linear(nb::module_& m) {
       [](const std::string& isa, const PackedMatrix& w, InOut<float, 2> out, std::optional<In<float, 2>> x,
          std::optional<In<int8_t, 2>> q, std::optional<In<float, 2>> d, std::optional<In<int32_t, 2>> sums,
          std::optional<In<float, 1>> bias, std::optional<In<float, 2>> residual, int64_t row_begin, int64_t row_end,
-         int64_t tile_begin, int64_t tile_end) {
+         int64_t tile_begin, int64_t tile_end, uint64_t version) {
         ActivationRows a{};
+        a.version = version;
         if (is_quantised(w.format)) {
           require(q && d && sums, "quantised weights need q, d and sums");
           require(int64_t(q->shape(1)) == w.in, "q has another width than the weights");
@@ -97,7 +96,7 @@ void bind_linear(nb::module_& m) {
       },
       nb::arg("isa"), nb::arg("weight"), nb::arg("out"), nb::kw_only(), nb::arg("x") = nb::none(), nb::arg("q") = nb::none(),
       nb::arg("d") = nb::none(), nb::arg("sums") = nb::none(), nb::arg("bias") = nb::none(), nb::arg("residual") = nb::none(),
-      nb::arg("row_begin"), nb::arg("row_end"), nb::arg("tile_begin"), nb::arg("tile_end"),
+      nb::arg("row_begin"), nb::arg("row_end"), nb::arg("tile_begin"), nb::arg("tile_end"), nb::arg("version") = 0,
       "A rectangle of out = x @ weight^T (+ bias) (+ residual), in place.");
   m.def(
       "expand_row",

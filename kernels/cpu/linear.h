@@ -40,6 +40,9 @@ struct ActivationRows {
   const int8_t* q;       // [rows][in]
   const float* d;        // [rows][in / 32]
   const int32_t* sums;   // [rows][in / 16]
+  // Kernels arrange rows for their own use. Calls with the same version (not 0) promise the same rows in the same place,
+  // so that a thread arranges them once, not once per rectangle. Never use a number again for other content.
+  uint64_t version = 0;
 };
 
 struct Epilogue {

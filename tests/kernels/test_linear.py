@@ -268,6 +268,43 @@ def test_columns_do_not_depend_on_their_neighbours(t: WeightType, out: int) -> N
     assert same_bits(np.ascontiguousarray(whole[:, 31 - out :]), part)
 
 
+@pytest.mark.parametrize("t", [WeightType.Q4_K, WeightType.Q6_K, WeightType.F32], ids=lambda t: t.name)
+def test_rows_arranged_once_serve_every_call_of_their_version(t: WeightType) -> None:
+    product = Product.random(t, out=64, rows=20)
+    expected = product.run()
+    quantised = dict(zip(("q", "d", "sums"), _ops.quantise_rows(BEST, product.x), strict=True))
+    inputs = quantised if t in QUANTISED else {"x": product.x}
+    out = np.zeros_like(expected)
+
+    def run(version: int, rows: tuple[int, int], tiles: tuple[int, int]) -> None:
+        begin, end = tiles
+        first, last = rows
+        _ops.matmul(
+            BEST,
+            product.weight,
+            out,
+            row_begin=first,
+            row_end=last,
+            tile_begin=begin,
+            tile_end=end,
+            version=version,
+            **inputs,
+        )
+
+    for tiles in ((0, 1), (1, 4)):
+        for rows in ((0, 8), (8, 19), (19, 20)):
+            run(1, rows, tiles)
+    assert same_bits(out, expected)
+    for array in inputs.values():
+        array[:8] = 0
+    run(1, (0, 8), (0, 4))
+    assert same_bits(out, expected)  # the promise was that they are the same
+    run(2, (0, 8), (0, 4))
+    assert not out[:8].any()
+    run(0, (8, 19), (0, 4))
+    assert same_bits(out[8:], expected[8:])
+
+
 @pytest.mark.parametrize("isa", SETS[1:])
 @pytest.mark.parametrize("extreme", [False, True], ids=["usual", "extreme"])
 @pytest.mark.parametrize("t", list(WeightType), ids=lambda t: t.name)

@@ -1,6 +1,6 @@
 // Activation rows to 8 bits: blocks of 32, q = round_even(x * (127 / amax)), d = amax / 127, sums of q over each 16.
+#include "linear_lanes.h"
 #include "linear_row.h"
-#include "vec.h"
 
 namespace sf::SF_ISA {
 namespace {

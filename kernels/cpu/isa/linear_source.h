@@ -12,6 +12,7 @@ struct Kind {
   bool zeroed;   // integer sums start at -zero * (sum of activations)
   bool wide;     // codes above 128, on a set that multiplies these as signed
   constexpr int parts() const { return halves ? 2 : 1; }
+  bool operator==(const Kind&) const = default;
 };
 constexpr bool is_wide(const Layout& l) { return kSignsWideCodes && l.max_code() > 128; }
 constexpr int zero_of(const Layout& l) { return is_wide(l) ? l.zero - 128 : l.zero; }

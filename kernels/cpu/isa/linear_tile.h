@@ -15,24 +15,32 @@
 
 namespace sf::SF_ISA {
 
-// A row panel holds R rows of one group, block after block: q [R][32] s8, d [R] f32, start [parts][R] i32 if zeroed
-// (-zero * sum), sum [parts][R] f32 if minimum. One pointer, constant distances.
-constexpr int panel_block_bytes(Kind k, int rows) {
-  return rows * (32 + 4 + 4 * k.parts() * (int(k.zeroed) + int(k.minimum)));
-}
+// R rows arranged for the kernels, block after block: q [blocks][R][32], d [blocks][R], and whatever the kind needs of the
+// sums of q: extra [blocks][start [parts][R] s32 if zeroed: -zero * sum | sum [parts][R] f32 if minimum].
+// One row is its own arrangement of q and d.
+struct RowPanel {
+  const int8_t* q;
+  const float* d;
+  const float* extra;
+};
+constexpr int panel_extras(Kind k) { return k.parts() * (int(k.zeroed) + int(k.minimum)); }
+
 template <Kind K, int R> struct PanelBlock {
-  const uint8_t* p;
-  const int8_t* q(int r) const { return reinterpret_cast<const int8_t*>(p) + 32 * r; }
-  const float* d(int r) const { return reinterpret_cast<const float*>(p + 32 * R) + r; }
-  const int32_t* start(int part, int r) const { return reinterpret_cast<const int32_t*>(p + 36 * R) + part * R + r; }
-  const float* sum(int part, int r) const {
-    return reinterpret_cast<const float*>(p + 36 * R) + ((K.zeroed ? K.parts() : 0) + part) * R + r;
+  RowPanel p;
+  void next() {
+    p.q += 32 * R;
+    p.d += R;
+    p.extra += panel_extras(K) * R;
   }
+  const int8_t* q(int r) const { return p.q + 32 * r; }
+  const float* d(int r) const { return p.d + r; }
+  const int32_t* start(int part, int r) const { return reinterpret_cast<const int32_t*>(p.extra) + part * R + r; }
+  const float* sum(int part, int r) const { return p.extra + ((K.zeroed ? K.parts() : 0) + part) * R + r; }
 };
 
 template <class Source, int R, int First, int... G>
-inline void dot_groups(const Source& source, const uint8_t* panel, Ints (&sums)[R], std::integer_sequence<int, G...>) {
-  PanelBlock<Source::kind, R> rows{panel};
+inline void dot_groups(const Source& source, const PanelBlock<Source::kind, R>& rows, Ints (&sums)[R],
+                       std::integer_sequence<int, G...>) {
   (
       [&] {
         Codes w = prepare<Source::kind.wide>(source.template group_codes<First + G>());
@@ -42,17 +50,16 @@ inline void dot_groups(const Source& source, const uint8_t* panel, Ints (&sums)[
 }
 
 template <class Source, int R>
-inline void tile_block(const Source& source, const Scales& scales, const uint8_t* panel, Floats (&y)[R]) {
+inline void tile_block(const Source& source, const Scales& scales, const PanelBlock<Source::kind, R>& rows, Floats (&y)[R]) {
   constexpr Kind kind = Source::kind;
   constexpr int parts = kind.parts();
-  PanelBlock<kind, R> rows{panel};
   Floats g[R];
   [&]<int... Part>(std::integer_sequence<int, Part...>) {
     (
         [&] {
           Ints sums[R];
           for (int r = 0; r < R; ++r) sums[r] = kind.zeroed ? splat_int(rows.start(Part, r)) : zero_ints();
-          dot_groups<Source, R, Part * 4>(source, panel, sums, std::make_integer_sequence<int, 8 / parts>{});
+          dot_groups<Source, R, Part * 4>(source, rows, sums, std::make_integer_sequence<int, 8 / parts>{});
           for (int r = 0; r < R; ++r) {
             Floats i = to_floats(sums[r]);
             g[r] = Part == 0 ? mul(i, scales.scale[0]) : fma(i, scales.scale[Part], g[r]);
@@ -67,19 +74,19 @@ inline void tile_block(const Source& source, const Scales& scales, const uint8_t
 }
 
 // y[r][16] of one tile; `panel` holds R rows, `end` bounds what is prefetched.
-template <class Source, int R> void tile_rows(const uint8_t* tile, const uint8_t* end, int64_t in, const uint8_t* panel, float* y_out) {
+template <class Source, int R> void tile_rows(const uint8_t* tile, const uint8_t* end, int64_t in, const RowPanel& panel, float* y_out) {
   for (int lane = 0; lane < kTile; lane += kLanes) {
     Source source(tile, end, in, lane);
     Floats y[R];
     for (int r = 0; r < R; ++r) y[r] = zero_floats();
-    const uint8_t* rows = panel;
+    PanelBlock<Source::kind, R> rows{panel};
     for (int64_t g = in / (32 * Source::group); g > 0; --g) {
       source.begin_group();
       for (int j = 0; j < Source::group; ++j) {
         source.prefetch_ahead(j);
         tile_block<Source, R>(source, source.scales(j), rows, y);
         source.end_block();
-        rows += panel_block_bytes(Source::kind, R);
+        rows.next();
       }
       source.end_group();
     }
@@ -87,7 +94,7 @@ template <class Source, int R> void tile_rows(const uint8_t* tile, const uint8_t
   }
 }
 
-using TileFunction = void (*)(const uint8_t* tile, const uint8_t* end, int64_t in, const uint8_t* panel, float* y);
+using TileFunction = void (*)(const uint8_t* tile, const uint8_t* end, int64_t in, const RowPanel& panel, float* y);
 
 // What the driver (linear.cpp) knows of a format.
 struct QuantisedKernels {
