@@ -8,6 +8,8 @@ from .generation import Generation
 from .kv_cache import Holding
 from .request import Submission
 from .sequence import Sequence
+from .speculation.armed import Tracked
+from .speculation.policy import RequestSpeculation
 
 
 class ActiveRequest(Sequence):
@@ -21,6 +23,7 @@ class ActiveRequest(Sequence):
         "prompt_draws",
         "sampler",
         "sampling",
+        "speculation",
         "submission",
         "submitted_at",
     )
@@ -49,6 +52,7 @@ class ActiveRequest(Sequence):
         self.generation = generation
         self.sampling = sampling
         self.sampler = sampler
+        self.speculation: Tracked | None = None
         self.draw = DrawRequest(sampler, 0, 0)
         self.prompt_draws: list[Draw | None] = [None] * self.num_prompt if scores_prompt else []
         self.submitted_at = submitted_at
@@ -59,6 +63,11 @@ class ActiveRequest(Sequence):
     def request_id(self) -> str:
         """The submission's."""
         return self.submission.request_id
+
+    @property
+    def wishes(self) -> RequestSpeculation:
+        """What it asks of speculation."""
+        return self.submission.speculation
 
     @property
     def generates(self) -> bool:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ..kernels.errors import ConfigError
 from ..kernels.formats import KvType
-
-MAX_DRAFT_TOKENS = 64
+from .speculation.contract import MAX_WINDOW
+from .speculation.policy import DEFAULT_POLICY, SpeculationPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class EngineConfig:
     prefix_cache: bool = True
     measure_cost: bool = True  # time a few steps at load; without, the cost curve learns while serving
     stall_seconds: float = 30.0  # work pending and no step finished for so long: not healthy
+    speculation: SpeculationPolicy = DEFAULT_POLICY  # to start with; it changes while serving
     poison_freed: bool = False  # tests: fill every block that may not be read with NaN
 
     def __post_init__(self) -> None:
@@ -37,9 +38,9 @@ class EngineConfig:
     @property
     def max_rows(self) -> int:
         """Rows of one step: everybody decodes, one window is verified, and a whole chunk is prefilled beside them."""
-        return self.max_running + MAX_DRAFT_TOKENS + self.prefill_chunk
+        return self.max_running + MAX_WINDOW + self.prefill_chunk
 
     @property
     def max_logits_rows(self) -> int:
         """Rows of one step that may want logits."""
-        return self.max_running + MAX_DRAFT_TOKENS
+        return self.max_running + MAX_WINDOW

@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 from typing import TypeAlias
 
 from ..kernels.backend import DrawRequest
@@ -23,9 +24,10 @@ from .kv_cache import KvCache
 from .metrics import Metrics
 from .request import Finish, FinishReason, Output, Submission
 from .resources import Resources
-from .runner import NO_DRAFTS, StepRunner
+from .runner import StepRunner
 from .scheduler import Scheduler
 from .sequence import Plan, Rows
+from .speculation.armed import Tracked
 from .step_speculation import StepSpeculation
 from .stop_strings import StopStrings
 
@@ -54,7 +56,8 @@ class EngineCore:
         self.cost: CostCurve = resources.cost
         self.requests: dict[str, ActiveRequest] = {}
         self.outbox: list[tuple[Submission, Output]] = []
-        self.speculation: StepSpeculation | None = None
+        self.session = resources.make_speculation()
+        self.speculation: StepSpeculation = self.session  # what steps call
         self.solo: str | None = None  # the request whose prefill is all that the running step does
         self.num_steps = 0
         self._arrivals = 0
@@ -126,6 +129,7 @@ class EngineCore:
         requests, self.requests = self.requests, {}
         self._build()
         for request in requests.values():
+            self.speculation.release(request)
             self._post(
                 request.submission,
                 Output(finish=self._error_finish(request, server_error(reason))),
@@ -137,14 +141,13 @@ class EngineCore:
     def step(self) -> None:
         """Runs one step, if there is work, and collects what it gave in `outbox`."""
         speculation, scheduler = self.speculation, self.scheduler
-        if speculation is not None:
-            speculation.prepare(scheduler.running, bool(scheduler.waiting))
+        speculation.prepare(scheduler.running, bool(scheduler.waiting))
         plan = scheduler.schedule()
         entries = plan.entries
         if not entries:
             return
         started = time.monotonic()
-        drafts = NO_DRAFTS if speculation is None else speculation.draft(entries)
+        drafts = speculation.draft(entries)
         num_rows = sum([rows.num_rows for rows in entries]) + sum(map(len, drafts))
         if plan.num_prefill_rows:
             self._note_first_rows(entries, started)
@@ -153,8 +156,7 @@ class EngineCore:
         self._run(entries, drafts, may_retry=True)
         self.solo = None
         self._book(plan, num_rows, time.monotonic() - started)
-        if speculation is not None:
-            speculation.finish(len(entries), num_rows, plan.num_prefill_rows)
+        speculation.finish(len(entries), num_rows, plan.num_prefill_rows)
 
     def _note_first_rows(self, entries: Entries, now: float) -> None:
         for rows in entries:
@@ -176,9 +178,8 @@ class EngineCore:
         self.cost.observe(num_rows, num_logits, context, seconds)
 
     def _run(self, entries: Entries, drafts: Drafts, may_retry: bool) -> None:
-        taps = () if self.speculation is None else self.speculation.taps
         try:
-            first_logits = self.runner.forward(entries, drafts, taps)
+            first_logits = self.runner.forward(entries, drafts, self.speculation.taps)
         except StepCancelled:
             return  # the cancellation itself is in the inbox; if it was somebody else's, the rows run again
         except StepError as fault:
@@ -236,8 +237,7 @@ class EngineCore:
             return
         request.tokens += token_ids
         self.scheduler.advance(request, rows.start + rows.num_rows + taken - 1)
-        if self.speculation is not None:
-            self.speculation.accepted(request, rows.start, len(result) - 1, self.runner.first_row(number))
+        self.speculation.accepted(request, rows.start, len(result) - 1, self.runner.first_row(number))
         self._time_tokens(request, taken, now)
         if output.finish is not None:
             self._end(request, output)
@@ -298,9 +298,20 @@ class EngineCore:
         """The one place where an accepted request ends."""
         del self.requests[request.submission.request_id]
         self.scheduler.remove(request)
-        if self.speculation is not None:
-            self.speculation.release(request)
+        tracked = self.speculation.release(request)
+        if tracked is not None and output.finish is not None:
+            self._report(request, tracked, output)
         self._post(request.submission, output, request.submitted_at)
+
+    def _report(self, request: ActiveRequest, tracked: Tracked, output: Output) -> None:
+        """What speculation did for a request: a log line, and part of its last output if it asked."""
+        assert output.finish is not None
+        report = {**tracked.report.as_dict(), "declined": tracked.declined}
+        _log.info("request %s: speculation %s", request.request_id, report)
+        if tracked.wishes.report:
+            governor = self.session.arming.governor
+            report["governor"] = {"name": governor.name, **governor.snapshot()}
+            output.finish = replace(output.finish, speculation=report)
 
     def _post(self, submission: Submission, output: Output, submitted_at: float) -> None:
         assert output.finish is not None

@@ -25,6 +25,7 @@ from .core import REQUEST_FAULTS, EngineCore
 from .metrics import Metrics
 from .request import Output, Submission
 from .resources import Resources, allocate
+from .speculation.metrics import SpeculationMetrics
 
 _log = logging.getLogger("surefoot.engine")
 
@@ -57,6 +58,7 @@ class Engine:
         self._resources: Resources = allocate(model, backend, self.config)
         self.metrics = Metrics(self.registry, self._block_states)
         self._core = EngineCore(self._resources, self.metrics)
+        SpeculationMetrics(self.registry, self._core.session)
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="surefoot-engine", daemon=True)
         self._lock = threading.Condition()
@@ -136,6 +138,16 @@ class Engine:
 
         self._inbox.put(run)
         return future
+
+    def speculation(self) -> Future[dict[str, object]]:
+        """Policy, state and counters of speculation, taken between two steps."""
+        return self.call(lambda core: core.session.snapshot())
+
+    def change_speculation(self, body: object) -> Future[dict[str, object]]:
+        """Applies a PATCH between two steps; running requests go on. The result is the policy in force and, per setting
+        that has no effect here, the reason. Fails with RequestError 422, and nothing changed, for what is unknown or
+        malformed."""
+        return self.call(lambda core: core.session.change(body))
 
     def _check(self, submission: Submission) -> None:
         """Refuses what no engine state could ever serve."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from ..kernels.errors import ConfigError
 from ..kernels.program import BLOCK, KvGroup
-from .config import MAX_DRAFT_TOKENS, EngineConfig
+from .config import EngineConfig
 from .kv_cache import UNBOUNDED, blocks_for, window_blocks
+from .speculation.contract import MAX_WINDOW
 
 AUTOMATIC_SHARE = 0.25  # of the memory that is available when the server starts
 AUTOMATIC_CONTEXTS = 4  # whole contexts that are enough, unless the operator says otherwise
@@ -54,7 +55,7 @@ def plan_memory(
     reasons: list[str] = []
     context = config.context_length or trained_context
     behind = [window_blocks(group.window) for group in groups]
-    ahead = blocks_for(max(config.prefill_chunk, MAX_DRAFT_TOKENS + 1)) + 1
+    ahead = blocks_for(max(config.prefill_chunk, MAX_WINDOW + 1)) + 1
 
     def sizes(full: int) -> list[int]:
         """Usable blocks per group when a full group has `full`."""

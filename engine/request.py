@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from ..kernels.errors import RequestError
 from ..kernels.sampling import Draw
 from .grammar.matcher import Grammar
+from .speculation.policy import NO_WISHES, RequestSpeculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Finish:
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, taken from the prefix cache
     completion_tokens: int = 0  # every token drawn and kept, the stop token included
+    speculation: Mapping[str, object] | None = None  # what it did, if the request asked for a report
 
 
 @dataclass(slots=True)
@@ -77,3 +79,4 @@ class Submission:
     cache_salt: bytes  # prefix-cache tenant
     deliver: Callable[[Output], None]
     priority: int = 0  # lower runs first
+    speculation: RequestSpeculation = NO_WISHES

@@ -17,6 +17,9 @@ from .kv_cache import KvCache, blocks_for
 from .memory import MIB, plan_memory
 from .runner import StepRunner
 from .scheduler import StepLimits
+from .speculation.governor.shape import FixedShape
+from .speculation.session import SpeculationSession
+from .speculation.target import ModelTarget
 
 _log = logging.getLogger("surefoot.engine")
 MEASURE_SECONDS = 0.3
@@ -44,6 +47,18 @@ class Resources:
             [group.window for group in groups],
             prefix_cache=self.config.prefix_cache,
             poison_freed=self.config.poison_freed,
+        )
+
+    def make_speculation(self) -> SpeculationSession:
+        """The speculative loop, under the configured policy. The shape of step costs stays as it is now."""
+        table = self.cost.decode
+        return SpeculationSession(
+            ModelTarget(self.model, self.backend),
+            FixedShape(table.rows, table.costs),
+            time.perf_counter,
+            self.config.speculation,
+            executor=self.runner.executor,
+            max_running=self.config.max_running,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""How the core talks to the speculative loop around a step, as a protocol; without one it is an ordinary engine."""
+"""What the core's steps need of the speculative loop, as a protocol: tests put loops of their own in its place."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Protocol
 
 from .active_request import ActiveRequest
 from .sequence import Rows
+from .speculation.armed import Tracked
 
 
 class StepSpeculation(Protocol):
@@ -34,6 +35,6 @@ class StepSpeculation(Protocol):
         """The step is over; drafts count as rows."""
         ...
 
-    def release(self, sequence: ActiveRequest) -> None:
-        """The request ended."""
+    def release(self, sequence: ActiveRequest) -> Tracked | None:
+        """The request ended. Returns what its speculation did, if it was considered for any."""
         ...

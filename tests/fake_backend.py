@@ -238,6 +238,8 @@ class FakeTokenizer:
 class FakeConfig:
     name: str
     context_length: int
+    architecture: str = "fake"
+    hidden_size: int = 1
 
 
 class FakeModel:

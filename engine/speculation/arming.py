@@ -23,9 +23,16 @@ class Arming:
     """Policy, speculators, governors and armed requests of one target."""
 
     def __init__(
-        self, target: Target, curve: CostCurve, policy: SpeculationPolicy, registry: Registry, resources: Resources
+        self,
+        target: Target,
+        curve: CostCurve,
+        policy: SpeculationPolicy,
+        registry: Registry,
+        resources: Resources,
+        max_running: int,
     ) -> None:
         self.target = target
+        self.max_running = max_running
         self.policy = policy
         self.registry = registry
         self.counts = SpeculationCounts()
@@ -54,6 +61,20 @@ class Arming:
                     sequence.speculation.disarmed = False
         self.governor = self._governor(policy.governor)
         self._settle()
+
+    def not_effective(self) -> dict[str, str]:
+        """Settings of the policy that change nothing here, and why. Empty where all do what they say."""
+        policy, reasons = self.policy, dict[str, str]()
+        if not policy.enabled:
+            return reasons
+        if self.speculator is None:
+            return {"type": self.declined or "no algorithm"}
+        most = self.speculator.capabilities.max_draft_tokens
+        if policy.draft_tokens is not None and policy.draft_tokens > most:
+            reasons["draft_tokens"] = f"{self.speculator.capabilities.name} drafts at most {most} tokens"
+        if policy.max_batch > self.max_running:
+            reasons["max_batch"] = f"at most {self.max_running} requests run at the same time"
+        return reasons
 
     def _governor(self, name: str) -> Governor:
         """Kept while the process lives, so that switching forth and back forgets nothing."""

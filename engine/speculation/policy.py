@@ -41,6 +41,9 @@ class SpeculationPolicy:
         }
 
 
+DEFAULT_POLICY = SpeculationPolicy()
+
+
 @dataclass(frozen=True, slots=True)
 class RequestSpeculation:
     """A request's own wishes: it can only narrow what the operator allows. `report`: return what speculation did."""

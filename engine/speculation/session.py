@@ -15,8 +15,9 @@ from ...kernels.backend import Executor, RowHandle
 from .armed import NO_DRAFT, Armed, SpeculativeSequence, Tracked
 from .arming import Arming
 from .contract import NO_SCORES, Draft, Speculator, Target
+from .governor import GOVERNORS
 from .governor.contract import CostCurve, Offer, Outcome, Situation, StepRecord
-from .policy import SpeculationPolicy
+from .policy import SpeculationPolicy, patched
 from .registry import Registry, Resources
 
 logger = logging.getLogger(__name__)
@@ -49,9 +50,15 @@ class SpeculationSession:
         registry: Registry | None = None,
         resources: Resources | None = None,
         executor: Executor | None = None,
+        max_running: int = 1 << 30,
     ) -> None:
         self.arming = Arming(
-            target, curve, policy or SpeculationPolicy(), registry or Registry(), resources or Resources()
+            target,
+            curve,
+            policy or SpeculationPolicy(),
+            registry or Registry(),
+            resources or Resources(),
+            max_running,
         )
         self.counts = self.arming.counts
         self.taps: tuple[str, ...] = ()  # outputs that the coming step must hand out
@@ -66,10 +73,17 @@ class SpeculationSession:
         self._tokens = 0
         self._began = 0.0
         self._finished = clock()
+        self._last_kind = "plain"
 
     def apply(self, policy: SpeculationPolicy) -> None:
         """A new policy, between steps."""
         self.arming.apply(policy)
+
+    def change(self, body: object) -> dict[str, object]:
+        """PATCH /admin/speculation: the policy then in force, and why a setting has no effect. RequestError 422."""
+        arming = self.arming
+        self.apply(patched(arming.policy, body, arming.registry.names, GOVERNORS))
+        return {"policy": arming.policy.as_dict(), "not_effective": arming.not_effective()}
 
     def release(self, sequence: SpeculativeSequence) -> Tracked | None:
         """The request has ended. Returns what its speculation did."""
@@ -329,6 +343,9 @@ class SpeculationSession:
     def finish(self, sequences: int, rows: int, prefill_rows: int) -> None:
         """The step is over: its time, its rows (drafts included) and, by what was accepted, its tokens are known."""
         now = self._clock()
+        if not self._tokens and not prefill_rows:
+            self._finished = now
+            return  # the step failed or was cancelled: nothing came of it
         record = self._record
         record.seconds = now - self._began
         record.sequences, record.rows, record.prefill_rows = sequences, rows, prefill_rows
@@ -339,6 +356,8 @@ class SpeculationSession:
         self.arming.governor.record(record)
         if not prefill_rows:
             kind = "verify" if self._verified else _kind(self._outcomes)
+            self.counts.parks += kind == "parked" and self._last_kind == "verify"
+            self._last_kind = kind
             self.counts.steps[kind] += 1
             self.counts.seconds[kind] += record.seconds
 
@@ -350,6 +369,7 @@ class SpeculationSession:
         speculator = arming.speculator
         return {
             "policy": arming.policy.as_dict(),
+            "not_effective": arming.not_effective(),
             "declined": arming.declined,
             "algorithm": speculator.capabilities.name if speculator is not None else None,
             "armed": counts.armed,

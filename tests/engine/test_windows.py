@@ -120,7 +120,7 @@ def test_every_stop_inside_a_window(stop: str, window: int) -> None:
     assert same(speculative.one(ids, settings), plain)
     # What is cached afterwards is right: the next turn reuses it.
     follow = ids + free.token_ids[:40] + prompt(3)
-    speculative.core.speculation = None
+    speculative.core.speculation = speculative.core.session
     second = speculative.one(follow, params(max_tokens=5))
     assert second.token_ids == drive().one(follow, params(max_tokens=5)).token_ids
 

@@ -89,6 +89,11 @@ class Governor(Protocol):
     @property
     def adaptive(self) -> bool: ...
 
+    @property
+    def rates(self) -> tuple[float | None, float | None]:
+        """Seconds per token of plain and of speculative steps, as it sees them now."""
+        ...
+
     def open(self, capabilities: Capabilities, request: str) -> Any:
         """A request was armed with a speculator."""
         ...

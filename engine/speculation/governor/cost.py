@@ -17,6 +17,7 @@ from .pricing import PriceList, Pricing
 
 MARGIN = 1.01  # speculation must look this much better than plain: prices and acceptance are estimates
 DEBT_MARGIN = 0.06  # and this much more per plain step that it has lost on the request so far
+RATE_MEMORY = 0.9  # of the mean time per token of verifies, per verify
 MAX_DEBT = 16.0
 MAX_CREDIT = 2.0  # what it has won protects it only so far
 FORGIVENESS = 0.99  # of a debt, per step
@@ -55,9 +56,13 @@ class CostGovernor:
         self._budget = Budget()
         self._acceptance: dict[str, Acceptance] = {}
         self._paid: dict[str, PaidDrafter] = {}
-        self._tokens = [0, 0]  # emitted by steps with K = 0, K > 0
-        self._seconds = [0.0, 0.0]
+        self._spec_rate: float | None = None  # seconds per token of verifies lately
         self._context = 1
+
+    @property
+    def rates(self) -> tuple[float | None, float | None]:
+        """A plain step of one request at the machine's present speed, and verifies lately."""
+        return self._pricing.unit(self._context), self._spec_rate
 
     def open(self, capabilities: Capabilities, request: str) -> Ticket:
         """A fresh request's view over the process's."""
@@ -175,9 +180,11 @@ class CostGovernor:
         for outcome in step.outcomes:
             if outcome.draft is not None and outcome.draft.seconds:
                 drafting += outcome.draft.seconds
-        kind = step.verified
-        self._tokens[kind] += step.tokens
-        self._seconds[kind] += step.seconds
+        if step.verified and step.tokens:
+            rate = step.seconds / step.tokens
+            self._spec_rate = (
+                rate if self._spec_rate is None else RATE_MEMORY * self._spec_rate + (1 - RATE_MEMORY) * rate
+            )
         self._pricing.record(step, step.seconds - drafting)
         self._budget.earn(step.seconds / self._pricing.unit(step.context))
         if step.outcomes:
@@ -220,8 +227,8 @@ class CostGovernor:
             "cost": self._pricing.table(1, self._context),
             "acceptance": {name: process.summary() for name, process in self._acceptance.items()},
             "prior_trials": GLOBAL_TRIALS,
-            "plain_seconds_per_token": _ratio(self._seconds[0], self._tokens[0]),
-            "spec_seconds_per_token": _ratio(self._seconds[1], self._tokens[1]),
+            "plain_seconds_per_token": self.rates[0],
+            "spec_seconds_per_token": self.rates[1],
             "exploration": self._budget.snapshot(),
         }
 
@@ -231,7 +238,3 @@ def graded(outcome: Outcome) -> list[Score]:
     assert outcome.draft is not None
     judged = min(outcome.accepted + 1, outcome.window)
     return [(outcome.draft.grades[j], 1, int(j < outcome.accepted)) for j in range(judged)]
-
-
-def _ratio(seconds: float, tokens: int) -> float | None:
-    return seconds / tokens if tokens else None

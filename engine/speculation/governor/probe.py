@@ -84,6 +84,11 @@ class ProbeGovernor:
         self._spec: float | None = None
         self._counts = {"wins": 0, "losses": 0, "parked_steps": 0}
 
+    @property
+    def rates(self) -> tuple[float | None, float | None]:
+        """Of the last calibration or park, and of the last probe or hold."""
+        return self._plain, self._spec
+
     def open(self, capabilities: Capabilities, request: str) -> str:
         """A new request shortens what is left of a park and forgets the back-off, so its text gets a trial of its own:
         another loss parks for the first interval again. One loss is remembered, so that trial is the short one."""

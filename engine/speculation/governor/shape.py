@@ -1,17 +1,15 @@
-"""The shape of step costs: measured once at load on the idle machine, then fixed. What changes while serving is learned
-beside it (pricing.py), so that a busy neighbour never bends the comparison of a verify with a plain step."""
+"""The shape of step costs as it was measured at load on the idle machine, then fixed. What changes while serving is
+learned beside it (pricing.py), so that a busy neighbour never bends the comparison of a verify with a plain step."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-POINTS = (1, 2, 4, 8, 16, 32, 65)  # rows of one sequence, all wanting logits
-TRIES = 2  # of each point, interleaved; the faster one counts
 LEAST_SLOPE = 0.02  # of a plain step per row: beyond what was measured, rows never become free
 
 
-class MeasuredShape:
+class FixedShape:
     """Seconds by rows: straight lines between measured points, monotone, extrapolated along the last line."""
 
     def __init__(self, rows: Sequence[int], seconds: Sequence[float]) -> None:
@@ -41,21 +39,3 @@ class MeasuredShape:
         if len(self.rows) == 1:
             return self.costs[0]  # nothing is known: a row costs a row
         return max(least, (self.costs[-1] - self.costs[-2]) / (self.rows[-1] - self.rows[-2]))
-
-
-def measure_shape(run: Callable[[int], float], budget: float, largest: int) -> MeasuredShape:
-    """Times `run(rows)`, which returns seconds, for growing counts up to `largest`, while the next should fit in
-    `budget` seconds. At least one row is always timed."""
-    run(1)  # faults pages in and wakes threads
-    rows: list[int] = []
-    seconds: list[float] = []
-    spent = 0.0
-    for point in POINTS:
-        expected = TRIES * 2 * seconds[-1] if seconds else 0.0
-        if point > largest or (seconds and spent + expected > budget):
-            break
-        best = min(run(point) for _ in range(TRIES))
-        spent += TRIES * best
-        rows.append(point)
-        seconds.append(best)
-    return MeasuredShape(rows, seconds)

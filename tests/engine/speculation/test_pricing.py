@@ -12,7 +12,7 @@ from speculation_doubles import Linear
 
 from surefoot.engine.speculation.governor.contract import StepRecord
 from surefoot.engine.speculation.governor.pricing import CELL_MEMORY, REFRESH, PriceList, Pricing
-from surefoot.engine.speculation.governor.shape import POINTS, MeasuredShape, measure_shape
+from surefoot.engine.speculation.governor.shape import FixedShape
 
 
 def step(rows: int, seconds: float, sequences: int = 1, **rest: object) -> StepRecord:
@@ -128,25 +128,11 @@ def test_noise_averages_out() -> None:
     assert price(pricing, 7) == pytest.approx(1.7, rel=0.12)
 
 
-def test_the_measured_shape() -> None:
-    shape = MeasuredShape((1, 2, 4), (1.0, 0.9, 2.0))
+def test_the_shape_at_load() -> None:
+    shape = FixedShape((1, 2, 4), (1.0, 0.9, 2.0))
     assert [shape.seconds(n, 1, 0) for n in (1, 2, 3, 4)] == pytest.approx([1.0, 1.0, 1.5, 2.0])
     assert shape.seconds(8, 1, 0) == pytest.approx(4.0)
-    assert MeasuredShape((1, 2, 4), (1.0, 1.0, 1.0)).seconds(14, 1, 0) == pytest.approx(1.2), "rows never become free"
+    assert FixedShape((1, 2, 4), (1.0, 1.0, 1.0)).seconds(14, 1, 0) == pytest.approx(1.2), "rows never become free"
     for rows, seconds in (((2,), (1.0,)), ((1, 1), (1.0, 1.0)), ((1,), (0.0,)), ((), ())):
         with pytest.raises(ValueError, match=r"shape|takes time"):
-            MeasuredShape(rows, seconds)
-
-
-def test_measuring_takes_the_best_of_two_and_stops_within_its_budget() -> None:
-    asked: list[int] = []
-
-    def run(rows: int) -> float:
-        asked.append(rows)
-        return 0.01 * rows * (2 if asked.count(rows) == 1 else 1)
-
-    shape = measure_shape(run, 10.0, 65)
-    assert shape.rows == POINTS
-    assert shape.costs == pytest.approx([0.01 * n for n in POINTS])
-    assert measure_shape(lambda rows: 1.0, 0.001, 65).rows == (1,)
-    assert measure_shape(lambda rows: 0.001, 1.0, 5).rows == (1, 2, 4)
+            FixedShape(rows, seconds)
