@@ -47,6 +47,7 @@ ThreadPool::~ThreadPool() {
 }
 
 bool ThreadPool::run(Job& job, int stages, const std::atomic<bool>* cancel) {
+  std::lock_guard lock(running_);
   ExactFloatMode mode;
   job_ = &job;
   stages_ = stages;
@@ -54,6 +55,7 @@ bool ThreadPool::run(Job& job, int stages, const std::atomic<bool>* cancel) {
   cancel_ = cancel;
   cancelled_ = false;
   finished_.store(false, std::memory_order_relaxed);
+  wake();  // sleepers get up while this thread runs the first small stages
   advance(0);
   while (!finished()) {
     run_chunks(0);
@@ -110,6 +112,10 @@ void ThreadPool::publish(uint64_t chunks) {
   remaining_.store(int(chunks), std::memory_order_relaxed);
   ticket_.store(sequence_ << (2 * kFieldBits) | chunks << kFieldBits, std::memory_order_release);
   if (chunks == 0) finished_.store(true, std::memory_order_release);
+  wake();
+}
+
+void ThreadPool::wake() {
   epoch_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) epoch_.notify_all();
 }
@@ -124,13 +130,12 @@ void ThreadPool::wait_for_chunks(bool (ThreadPool::*done)() const) {
       relax();
     }
   } while (std::chrono::steady_clock::now() - start < kSpin);
-  for (;;) {
-    uint32_t epoch = epoch_.load(std::memory_order_seq_cst);
-    if (ready()) return;
-    sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    epoch_.wait(epoch, std::memory_order_seq_cst);
-    sleepers_.fetch_sub(1, std::memory_order_relaxed);
-  }
+  uint32_t epoch = epoch_.load(std::memory_order_seq_cst);
+  if (ready()) return;
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  epoch_.wait(epoch, std::memory_order_seq_cst);
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  // Awake: the caller looks, and if there is nothing yet spins again, for something is about to come.
 }
 
 }  // namespace sf

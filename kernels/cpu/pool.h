@@ -4,6 +4,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -40,7 +41,7 @@ class ThreadPool {
 
   int threads() const { return int(workers_.size()) + 1; }
 
-  // Runs all stages of a job; one job at a time. Ends early, between two stages, once `cancel` is set: then false.
+  // Runs all stages of a job; a second caller waits for the first. Ends early, between two stages, once `cancel` is set: then false.
   bool run(Job& job, int stages, const std::atomic<bool>* cancel = nullptr);
 
  private:
@@ -48,6 +49,7 @@ class ThreadPool {
   void run_chunks(int worker);
   void advance(int worker);
   void publish(uint64_t chunks);
+  void wake();
   void wait_for_chunks(bool (ThreadPool::*done)() const);
   bool stopping() const { return stop_.load(std::memory_order_acquire); }
   bool finished() const { return finished_.load(std::memory_order_acquire); }
@@ -66,6 +68,7 @@ class ThreadPool {
   const std::atomic<bool>* cancel_ = nullptr;
   uint64_t sequence_ = 0;
 
+  std::mutex running_;
   std::vector<std::thread> workers_;
 };
 

@@ -277,27 +277,43 @@ int64_t oldest_key(const AttendShape& s, int64_t position) {
   return s.window > 0 && position >= s.window ? position - s.window + 1 : 0;
 }
 
-bool sees_split(const AttendShape& s, int64_t position, int64_t split) {
-  return oldest_key(s, position) / kSplit <= split && split <= position / kSplit;
+// The splits [first, last] that a row sees.
+struct Splits {
+  int64_t first, last;
+  bool contains(int64_t split) const { return first <= split && split <= last; }
+};
+Splits splits_of(const AttendShape& s, int64_t position) { return {oldest_key(s, position) / kSplit, position / kSplit}; }
+
+void begin_records(const AttendShape& s, const AttendTask& t, int64_t split, float* records, float* sums) {
+  const int64_t stride = record_floats(s.layout.value_dim);
+  for (int r = 0; r < t.rows; ++r) {
+    if (!splits_of(s, t.position + r).contains(split)) continue;
+    float* record = records + int64_t(r) * s.group * stride;
+    std::memset(record, 0, size_t(s.group * stride) * 4);
+    std::memset(sums + r * s.group * 16, 0, size_t(s.group) * 64);
+    for (int g = 0; g < s.group; ++g) record[g * stride] = -kInfinity;
+  }
+}
+
+void end_records(const AttendShape& s, const AttendTask& t, int64_t split, float* records, const float* sums) {
+  const int64_t stride = record_floats(s.layout.value_dim);
+  for (int r = 0; r < t.rows; ++r) {
+    if (!splits_of(s, t.position + r).contains(split)) continue;
+    for (int i = r * s.group; i < (r + 1) * s.group; ++i) records[i * stride + 1] = sum_lanes(load(sums + i * 16));
+  }
 }
 
 void partial(const AttendShape& s, const AttendTask& t, int64_t split, float* records, float* memory) {
   const int vectors = t.rows * s.group;
-  const int64_t stride = record_floats(s.layout.value_dim);
   const Scratch scratch = carve(s, vectors, memory);
-  for (int i = 0; i < vectors; ++i) {
-    if (!sees_split(s, t.position + i / s.group, split)) continue;
-    std::memset(records + i * stride, 0, size_t(stride) * 4);
-    std::memset(scratch.sums + i * 16, 0, 64);
-    records[i * stride] = -kInfinity;
-  }
+  begin_records(s, t, split, records, scratch.sums);
   const int64_t oldest = oldest_key(s, t.position) / kBlock, newest = (t.position + t.rows - 1) / kBlock;
   int64_t begin = split * kTilesPerSplit, end = begin + kTilesPerSplit;
   begin = begin < oldest ? oldest : begin;
   end = end > newest + 1 ? newest + 1 : end;
   for (int64_t b = begin; b < end; ++b) {
     Ahead ahead;
-    if (b + 1 < end) ahead = {t.head + size_t(t.blocks[b + 1]) * t.block_bytes, int64_t(s.layout.bytes() * 8 / size_t(s.layout.key_dim))};
+    if (b < newest) ahead = {t.head + size_t(t.blocks[b + 1]) * t.block_bytes, int64_t(s.layout.bytes() * 8 / size_t(s.layout.key_dim))};
     with_tile(s.layout, t.head + size_t(t.blocks[b]) * t.block_bytes, [&](const auto& tile) {
       if (vectors > kLanesOfVectors && s.layout.format != KvFormat::F32)
         apply_rows(widen(tile, s.layout, scratch), s, t, b * kBlock, ahead, records, scratch.sums);
@@ -305,14 +321,15 @@ void partial(const AttendShape& s, const AttendTask& t, int64_t split, float* re
         apply_rows(tile, s, t, b * kBlock, ahead, records, scratch.sums);
     });
   }
-  for (int i = 0; i < vectors; ++i)
-    if (sees_split(s, t.position + i / s.group, split)) records[i * stride + 1] = sum_lanes(load(scratch.sums + i * 16));
+  end_records(s, t, split, records, scratch.sums);
 }
 
 // into = into + next, both relative to their maxima.
 void fold(float* into, const float* next, int64_t value_dim) {
   const float top = next[0] > into[0] ? next[0] : into[0];
-  const float a = exp(into[0] - top), b = exp(next[0] - top);
+  float factors[16] = {into[0] - top, next[0] - top};
+  store(factors, exp_below_1(load(factors)));
+  const float a = factors[0], b = factors[1];
   into[0] = top;
   into[1] = into[1] * a + next[1] * b;
   into += kRecordHeader;
@@ -320,11 +337,13 @@ void fold(float* into, const float* next, int64_t value_dim) {
   for (int64_t c = 0; c < value_dim; c += 16) store(into + c, fma(load(into + c), splat(a), load(next + c) * splat(b)));
 }
 
-void write_out(const AttendShape& s, const AttendTask& t, int vector, float* record) {
-  const int row = vector / s.group, g = vector % s.group;
+void write_out(const AttendShape& s, const AttendTask& t, int row, int g, float* record) {
   if (t.sinks) {  // one more logit in the denominator, without a value
-    const float top = t.sinks[g] > record[0] ? t.sinks[g] : record[0], a = exp(record[0] - top);
-    record[1] = record[1] * a + exp(t.sinks[g] - top);
+    const float top = t.sinks[g] > record[0] ? t.sinks[g] : record[0];
+    float factors[16] = {record[0] - top, t.sinks[g] - top};
+    store(factors, exp_below_1(load(factors)));
+    const float a = factors[0];
+    record[1] = record[1] * a + factors[1];
     for (int64_t c = 0; c < s.layout.value_dim; c += 16)
       store(record + kRecordHeader + c, load(record + kRecordHeader + c) * splat(a));
   }
@@ -335,34 +354,41 @@ void write_out(const AttendShape& s, const AttendTask& t, int vector, float* rec
 
 void finish(const AttendShape& s, const AttendTask& t, int64_t first_split, float* const* records) {
   const int64_t stride = record_floats(s.layout.value_dim);
-  for (int i = 0; i < t.rows * s.group; ++i) {
-    const int64_t position = t.position + i / s.group;
-    const int64_t from = oldest_key(s, position) / kSplit, to = position / kSplit;
-    float* total = records[from - first_split] + i * stride;
-    for (int64_t p = from + 1; p <= to; ++p) fold(total, records[p - first_split] + i * stride, s.layout.value_dim);
-    write_out(s, t, i, total);
+  for (int r = 0; r < t.rows; ++r) {
+    const Splits seen = splits_of(s, t.position + r);
+    for (int i = r * s.group; i < (r + 1) * s.group; ++i) {
+      float* total = records[seen.first - first_split] + i * stride;
+      for (int64_t p = seen.first + 1; p <= seen.last; ++p) fold(total, records[p - first_split] + i * stride, s.layout.value_dim);
+      write_out(s, t, r, i - r * s.group, total);
+    }
+  }
+}
+
+void fold_split(const AttendShape& s, const AttendTask& t, int64_t split, const float* records, float* totals) {
+  const int64_t stride = record_floats(s.layout.value_dim);
+  for (int r = 0; r < t.rows; ++r) {
+    const Splits seen = splits_of(s, t.position + r);
+    if (!seen.contains(split)) continue;
+    const int64_t at = int64_t(r) * s.group * stride;
+    if (seen.first == split)
+      std::memcpy(totals + at, records + at, size_t(s.group * stride) * 4);
+    else
+      for (int g = 0; g < s.group; ++g) fold(totals + at + g * stride, records + at + g * stride, s.layout.value_dim);
   }
 }
 
 void attend(const AttendShape& s, const AttendTask& t, float* memory) {
-  const int vectors = t.rows * s.group;
-  const int64_t stride = record_floats(s.layout.value_dim);
-  float* totals = memory;
-  float* records = totals + vectors * stride;
-  float* scratch = records + vectors * stride;
-  const int64_t from = oldest_key(s, t.position) / kSplit, to = (t.position + t.rows - 1) / kSplit;
-  for (int64_t split = from; split <= to; ++split) {
-    partial(s, t, split, records, scratch);
-    for (int i = 0; i < vectors; ++i) {
-      const int64_t position = t.position + i / s.group;
-      if (!sees_split(s, position, split)) continue;
-      if (oldest_key(s, position) / kSplit == split)
-        std::memcpy(totals + i * stride, records + i * stride, size_t(stride) * 4);
-      else
-        fold(totals + i * stride, records + i * stride, s.layout.value_dim);
-    }
+  const int64_t stride = record_floats(s.layout.value_dim), size = int64_t(t.rows) * s.group * stride;
+  float *totals = memory, *records = totals + size, *scratch = records + size;
+  const int64_t first = splits_of(s, t.position).first, last = splits_of(s, t.position + t.rows - 1).last;
+  const bool together = splits_of(s, t.position + t.rows - 1).first == first;
+  for (int64_t split = first; split <= last; ++split) {
+    const bool direct = together && split == first;  // every row starts here: nothing to copy
+    partial(s, t, split, direct ? totals : records, scratch);
+    if (!direct) fold_split(s, t, split, records, totals);
   }
-  for (int i = 0; i < vectors; ++i) write_out(s, t, i, totals + i * stride);
+  for (int r = 0; r < t.rows; ++r)
+    for (int g = 0; g < s.group; ++g) write_out(s, t, r, g, totals + (int64_t(r) * s.group + g) * stride);
 }
 
 }  // namespace
