@@ -95,11 +95,11 @@ class _Builder:
     def weight(self, *shape: int, kind: WeightType | None = None, scale: float | None = None) -> Weight:
         """Random values in the shape's format; vectors are float32."""
         self.count += 1
-        kind = kind or (self.shape.weights if len(shape) > 1 else WeightType.F32)
-        scale = shape[-1] ** -0.5 if scale is None else scale
-        values = self.rng.standard_normal(shape).astype(np.float32) * np.float32(scale)
-        data = gguf.quantize(values, gguf.GGMLQuantizationType(kind.type_id))
-        return Weight(f"tiny.{self.count}.weight", kind, shape, np.ascontiguousarray(data).view(np.uint8).reshape(-1))
+        stored = kind or (self.shape.weights if len(shape) > 1 else WeightType.F32)
+        values = self.rng.standard_normal(shape).astype(np.float32)
+        values *= np.float32(values.shape[-1] ** -0.5 if scale is None else scale)
+        data = gguf.quantize(values, gguf.GGMLQuantizationType(stored.type_id))
+        return Weight(f"tiny.{self.count}.weight", stored, shape, np.ascontiguousarray(data).view(np.uint8).reshape(-1))
 
     def norm(self, out: Buffer, src: Buffer, width: int, groups: int = 1) -> None:
         values = (1 + 0.2 * self.rng.standard_normal(width)).astype(np.float32)

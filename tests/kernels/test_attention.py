@@ -91,7 +91,7 @@ class Attention:
             (group,),
         )
 
-    def expected(self, ids: NDArray[np.int64]) -> Rows64:
+    def expected(self, ids: NDArray[np.int32]) -> Rows64:
         """[rows, heads * value_dim], in float64."""
         c, n = self.case, len(ids)
         q, k, v = (values_of(t)[ids].astype(np.float64) for t in self.tables)
@@ -114,7 +114,7 @@ class Attention:
 def test_against_float64(name: str) -> None:
     """On every instruction set, in rows alone and together, with the same bits."""
     attention = Attention(CASES[name])
-    ids = np.random.default_rng(2).integers(0, TOKENS, CASES[name].length)
+    ids = np.random.default_rng(2).integers(0, TOKENS, CASES[name].length).astype(np.int32)
     expected = attention.expected(ids)
     results: list[bytes] = []
     for backend in BACKENDS:
@@ -133,7 +133,7 @@ def test_against_float64(name: str) -> None:
 @pytest.mark.parametrize("name", ["groups of seven", "odd sizes", "sinks"])
 def test_narrow_caches_are_near(name: str, kv_type: KvType, tolerance: float) -> None:
     attention = Attention(CASES[name])
-    ids = np.random.default_rng(3).integers(0, TOKENS, 100)
+    ids = np.random.default_rng(3).integers(0, TOKENS, 100).astype(np.int32)
     got = ProgramRunner(BACKENDS[0], attention.program, kv_type=kv_type).feed(ids)
     error = np.abs(got - attention.expected(ids)).max()
     assert 1e-6 < error < tolerance

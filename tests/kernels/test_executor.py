@@ -27,7 +27,7 @@ def test_agrees_with_the_reference(backend: CpuBackend, name: str, kv_type: KvTy
     if kv_type is KvType.Q8_0 and (shape.key_dim % 32 or shape.value_dim % 32):
         pytest.skip("the reference stores q8_0 only for multiples of 32")
     program = tiny_program(shape)
-    ids = np.random.default_rng(1).integers(0, VOCABULARY, 70)
+    ids = np.random.default_rng(1).integers(0, VOCABULARY, 70).astype(np.int32)
     native = ProgramRunner(backend, program, kv_type=kv_type)
     reference = ProgramRunner(ReferenceBackend(), program, kv_type=kv_type)
     got, expected = native.feed(ids, chunks=[33, 1, 5]), reference.feed(ids)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import threading
 import time
+from multiprocessing.synchronize import Event
 from statistics import median
 
 import numpy as np
@@ -66,7 +67,7 @@ def test_pools_do_not_disturb_each_other() -> None:
     assert faults == []
 
 
-def _burn(stop: multiprocessing.synchronize.Event) -> None:
+def _burn(stop: Event) -> None:
     while not stop.is_set():
         for _ in range(10_000):
             pass
