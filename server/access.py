@@ -14,6 +14,7 @@ from .http_metrics import HttpMetrics
 _log = logging.getLogger("surefoot.access")
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _ID_HEADER = b"x-request-id"
+_MAX_PATH = 200  # characters in the log
 
 
 class AccessLog:
@@ -46,9 +47,8 @@ class AccessLog:
             self._metrics.count_response(_route(scope), status)
             elapsed_ms = (time.perf_counter() - started) * 1e3
             client = scope.get("client") or ("-", 0)
-            _log.info(
-                "%s %s %s %d %.1fms %s", client[0], scope["method"], scope["path"], status, elapsed_ms, request_id
-            )
+            path = scope["path"][:_MAX_PATH].encode("unicode_escape").decode()  # a path may hold line breaks
+            _log.info("%s %s %s %d %.1fms %s", client[0], scope["method"], path, status, elapsed_ms, request_id)
 
 
 def _request_id(scope: Scope) -> str:

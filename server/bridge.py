@@ -185,7 +185,7 @@ class Bridge:
     def admit(self, num_choices: int) -> None:
         """RequestError 429 or 503 unless there is room. Also asked before the work that comes before `open`."""
         if self.draining:
-            raise _shutting_down(_RETRY_ELSEWHERE_S)
+            raise _shutting_down()
         if num_choices > self.max_requests:
             raise RequestError(
                 f"{num_choices} choices are more than this server takes at once ({self.max_requests})", param="n"
@@ -238,11 +238,11 @@ class Bridge:
             generation.abort(_shutting_down())
 
 
-def _shutting_down(retry_after: int | None = None) -> RequestError:
+def _shutting_down() -> RequestError:
     return RequestError(
         "The server is shutting down",
         code="shutting_down",
         status=503,
         kind="service_unavailable_error",
-        retry_after=retry_after,
+        retry_after=_RETRY_ELSEWHERE_S,
     )

@@ -19,6 +19,7 @@ _log = logging.getLogger("surefoot.server")
 
 _MAX_FAULTS = 5  # validation faults named in one message
 _MAX_MESSAGE = 1000  # characters
+_RETRY_AFTER_S = 5  # where nobody knows better
 
 
 def error_body(error: RequestError) -> dict[str, object]:
@@ -30,8 +31,8 @@ def error_body(error: RequestError) -> dict[str, object]:
 def error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
     """The HTTP answer to an error, with Retry-After where one is known."""
     all_headers = dict(headers or {})
-    if error.retry_after is not None:
-        all_headers["Retry-After"] = str(error.retry_after)
+    if error.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+        all_headers["Retry-After"] = str(error.retry_after or _RETRY_AFTER_S)
     if error.status == HTTPStatus.UNAUTHORIZED:
         all_headers["WWW-Authenticate"] = "Bearer"
     if error.status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -144,9 +145,10 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for data in self._events():
-                async with asyncio.timeout(self._times.send_s):
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            async with aclosing(self._events()) as events:
+                async for data in events:
+                    async with asyncio.timeout(self._times.send_s):
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientGoneError:
             pass

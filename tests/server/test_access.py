@@ -111,7 +111,7 @@ def test_request_ids_metrics_and_a_log_without_prompts(start: Any, caplog: pytes
     live = start()
     with caplog.at_level(logging.INFO, "surefoot"), live.http() as http:
         own = http.post("/v1/chat/completions?q=hidden", json=GOOD, headers={"X-Request-Id": "abc-1"})
-        bad = http.get("/v1/nothing/here", headers={"X-Request-Id": "a b"})
+        bad = http.get("/v1/nothing%0Aforged%20line", headers={"X-Request-Id": "a b"})
         text = http.get("/metrics").text
     assert own.headers["x-request-id"] == "abc-1"
     assert bad.headers["x-request-id"].startswith("req_")
@@ -123,6 +123,7 @@ def test_request_ids_metrics_and_a_log_without_prompts(start: Any, caplog: pytes
     assert "abc-1" in logged
     assert "secret" not in logged
     assert "hidden" not in logged
+    assert "/v1/nothing\\nforged line" in logged
 
 
 def test_openapi_lists_every_route(plain: Any) -> None:
