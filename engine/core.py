@@ -102,7 +102,7 @@ class EngineCore:
             num_prompt,
             max_tokens,
             end_of_generation,
-            StreamDecoder(model.tokenizer, prompt_ids),
+            StreamDecoder(model.tokenizer, prompt_ids, visible_ids=params.visible_ids),
             StopStrings(params.stop) if params.stop else None,
         )
         sampling = sampling_spec(params, ends)

@@ -30,6 +30,7 @@ class GenerationParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
+    visible_ids: frozenset[int] = frozenset()  # control tokens that the text shows: markers that its reader looks for
     num_logprobs: int | None = None
     prompt_logprobs: int | None = None  # n: log-probabilities of every prompt token but the first, with the n best
     grammar: Grammar | None = None  # compiled: what the whole answer must match

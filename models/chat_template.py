@@ -49,6 +49,7 @@ class ChatTemplate:
     """The templates of one model. `render` may be called from any thread."""
 
     def __init__(self, sources: Mapping[str, str], special_texts: Mapping[str, str], path: str = "model") -> None:
+        self._sources = dict(sources)
         self._templates: dict[str, FittedTemplate] = {}
         self._broken: dict[str, str] = {}
         for name, source in sources.items():
@@ -62,6 +63,11 @@ class ChatTemplate:
     def variables(self) -> frozenset[str]:
         """Every name that some template reads from outside: says whether `tools` or `enable_thinking` do anything."""
         return frozenset[str]().union(*(template.variables for template in self._templates.values()))
+
+    def source(self, with_tools: bool = False) -> str:
+        """The text of the template that renders conversations with tools or without: what it teaches about formats."""
+        name = self._name(with_tools)
+        return self._sources.get(name, "")
 
     def render(
         self,
@@ -92,8 +98,11 @@ class ChatTemplate:
             },
         )
 
+    def _name(self, with_tools: bool) -> str:
+        return TOOL_TEMPLATE if with_tools and TOOL_TEMPLATE in self._sources else "default"
+
     def _choose(self, with_tools: bool) -> FittedTemplate:
-        name = TOOL_TEMPLATE if with_tools and TOOL_TEMPLATE in self._templates | self._broken else "default"
+        name = self._name(with_tools)
         if name in self._templates:
             return self._templates[name]
         if name in self._broken:

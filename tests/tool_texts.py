@@ -133,7 +133,7 @@ def glm(*calls: tuple[str, dict[str, Any]], line: str = "\n") -> str:
             for key, value in arguments.items()
         )
 
-    return "\n".join(f"<tool_call>{name}{line}{body(args)}</tool_call>" for name, args in calls)
+    return line.join(f"<tool_call>{name}{line}{body(args)}</tool_call>" for name, args in calls)
 
 
 def llama3(*calls: tuple[str, dict[str, Any]]) -> str:

@@ -15,12 +15,21 @@ class StreamDecoder:
 
     All that `feed` gave, followed by what `flush` gives, is the decoded sequence, however its tokens were grouped. A
     prompt may end inside a character: if the first tokens complete it, it is given out; if they do not, the broken
-    bytes stay the prompt's affair.
+    bytes stay the prompt's affair. Of the control tokens, those in `visible_ids` have a text, or all of them if none is
+    to be skipped.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), *, skip_special: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int] = (),
+        *,
+        skip_special: bool = True,
+        visible_ids: frozenset[int] = frozenset(),
+    ) -> None:
         self._tokenizer = tokenizer
         self._special = not skip_special
+        self._visible_ids = visible_ids
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._prompt_rest = self._open_character(prompt_ids)  # until the first byte is fed
         self._at_start = tokenizer.prefixed_token(prompt_ids) is None
@@ -28,7 +37,7 @@ class StreamDecoder:
     def feed(self, ids: Iterable[int]) -> str:
         """The text that these tokens make certain; may be empty."""
         ids = list(ids)
-        pieces = [self._tokenizer.token_bytes(token, special=self._special) for token in ids]
+        pieces = [self._bytes(token) for token in ids]
         if self._at_start and (first := self._tokenizer.prefixed_token(ids)) is not None:
             pieces[first] = pieces[first].removeprefix(b" ")
             self._at_start = False
@@ -43,11 +52,14 @@ class StreamDecoder:
         """The rest at the end of the sequence: U+FFFD if it ends inside a character, else nothing."""
         return self._utf8.decode(b"", final=True)
 
+    def _bytes(self, token: int) -> bytes:
+        return self._tokenizer.token_bytes(token, special=self._special or token in self._visible_ids)
+
     def _open_character(self, prompt_ids: Sequence[int]) -> bytes:
         """The bytes of a character that the prompt begins but does not end."""
         tail = b""
         for token in reversed(prompt_ids):
-            tail = self._tokenizer.token_bytes(token, special=self._special) + tail
+            tail = self._bytes(token) + tail
             if len(tail) >= _LONGEST_CHARACTER:
                 break
         decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -41,11 +41,12 @@ def quoted(text: str) -> str:
 
 def layout(text: str, markers: Sequence[str], spell: Spell) -> str:
     """A literal text in which markers may be control tokens."""
-    if not markers:
+    tokens = [marker for marker in markers if spell(marker) != quoted(marker)]
+    if not tokens:
         return quoted(text)
-    ordered = sorted(markers, key=len, reverse=True)
+    ordered = sorted(tokens, key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, ordered))})", text)
-    return " ".join(spell(part) if part in markers else quoted(part) for part in parts if part)
+    return " ".join(spell(part) if part in tokens else quoted(part) for part in parts if part)
 
 
 def choice(alternatives: Sequence[str]) -> str:

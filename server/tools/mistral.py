@@ -51,7 +51,7 @@ class MistralList(_Mistral):
     def grammar(self, tools: ToolSet, parallel: bool, spell: Spell) -> Grammar:
         """See Dialect."""
         calls, rules = json_list(tools, parallel)
-        return Grammar(spell(_OPEN), calls, rules, None)
+        return Grammar(spell(_OPEN), f'" "? {calls}', rules, None)
 
 
 class MistralNamed(_Mistral):

@@ -18,19 +18,29 @@ _ALL_TYPES = ("string", "number", "boolean", "null", "array", "object")
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """How values are written. `quote` is what stands at both ends of a text, as the grammar writes it; None: a text is
-    written as in JSON."""
+    """How values are written. `quote` is what stands at both ends of a text, as the grammar writes it; None: `text` is
+    the body of a rule for texts."""
 
     key: str  # of a nested object, with {key} replaced
     argument: str  # the same for an argument
     separator: str
     quote: str | None = None
+    text: str = '%json {"type": "string"}'
     true: str = "true"
     false: str = "false"
     null: str = "null"
 
 
-PYTHON = Notation(key='"{key}": ', argument="{key}=", separator=", ", true="True", false="False", null="None")
+_SINGLE_QUOTED = r"""/'([^'\\\r\n]|\\[\\'"nrt])*'/"""
+PYTHON = Notation(
+    key='"{key}": ',
+    argument="{key}=",
+    separator=", ",
+    text=f'({_SINGLE_QUOTED} | %json {{"type": "string"}})',
+    true="True",
+    false="False",
+    null="None",
+)
 
 
 class ValueRules:
@@ -120,7 +130,7 @@ class ValueRules:
     def _text(self) -> str:
         quote = self._notation.quote
         if quote is None:
-            return '%json {"type": "string"}'
+            return self._notation.text
         if not quote.startswith('"'):
             return f"({quote} /(?s:.*)/ {quote})"
         head, _, body = text_until(json.loads(quote), "quoted_text").partition(": ")

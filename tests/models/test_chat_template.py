@@ -76,6 +76,13 @@ def test_the_template_sees_tools() -> None:
     assert render(source) == render(source, tools=[]) == "none"
 
 
+def test_the_source_that_a_conversation_is_rendered_with() -> None:
+    template = ChatTemplate({"default": SIMPLE, "tool_use": "{{ tools }}"}, {})
+    assert (template.source(), template.source(with_tools=True)) == (SIMPLE, "{{ tools }}")
+    assert ChatTemplate({"default": SIMPLE}, {}).source(with_tools=True) == SIMPLE
+    assert ChatTemplate({"rag": SIMPLE}, {}).source() == ""
+
+
 def test_variables_tell_what_a_template_reads() -> None:
     template = ChatTemplate({"default": SIMPLE, "tool_use": "{{ tools }}{{ enable_thinking }}"}, {})
     assert template.variables == {"messages", "add_generation_prompt", "tools", "enable_thinking"}

@@ -98,6 +98,7 @@ def test_special_tokens() -> None:
     hello, end = TOKENIZER.vocabulary.ids["▁Hello"], 2
     assert StreamDecoder(TOKENIZER).feed([hello, end]) == " Hello"
     assert StreamDecoder(TOKENIZER, skip_special=False).feed([hello, end]) == " Hello</s>"
+    assert StreamDecoder(TOKENIZER, visible_ids=frozenset({end})).feed([1, hello, end]) == " Hello</s>"
 
 
 def test_the_space_of_the_first_word() -> None:
