@@ -67,15 +67,21 @@ inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 inline Floats fnma(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
 
-// One group: acc += sum over the 4 inputs of a lane of code * activation.
+// The codes of one group, ready to be multiplied.
 struct Codes { Bytes code; };
 template <bool Wide> inline Codes prepare(Bytes code) { return {code}; }
-inline Ints dot(Ints acc, const Codes& w, const int8_t* a) {
-  int32_t word;
-  std::memcpy(&word, a, 4);
-  return _mm512_dpbusd_epi32(acc, w.code, _mm512_set1_epi32(word));
-}
 constexpr bool kSignsWideCodes = false;
+
+// The exact sum of code * activation over Count groups of 4 inputs, lane by lane.
+template <int Run> struct Sum {
+  Ints total;
+  template <int G, int Count> void add(const Codes& w, const int8_t* a) {
+    int32_t word;
+    std::memcpy(&word, a, 4);
+    total = _mm512_dpbusd_epi32(total, w.code, _mm512_set1_epi32(word));
+  }
+};
+constexpr int sum_run(int) { return 1; }
 
 #elif defined(SF_ISA_avx2)
 
@@ -137,14 +143,27 @@ template <bool Wide> inline Codes prepare(Bytes code) {
     return {code, code, false};
   }
 }
-inline Ints dot(Ints acc, const Codes& w, const int8_t* a) {
-  int32_t word;
-  std::memcpy(&word, a, 4);
-  __m256i x = _mm256_set1_epi32(word);
-  if (w.is_signed) x = _mm256_sign_epi8(x, w.sign);
-  return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w.code, x), _mm256_set1_epi16(1)));
-}
 constexpr bool kSignsWideCodes = true;  // 128 is then subtracted from the codes, not corrected for
+
+// Run: how many groups 16 bits can hold.
+template <int Run> struct Sum {
+  Ints total;
+  __m256i pairs;
+  template <int G, int Count> void add(const Codes& w, const int8_t* a) {
+    int32_t word;
+    std::memcpy(&word, a, 4);
+    __m256i x = _mm256_set1_epi32(word);
+    if (w.is_signed) x = _mm256_sign_epi8(x, w.sign);
+    __m256i products = _mm256_maddubs_epi16(w.code, x);
+    pairs = G % Run == 0 ? products : _mm256_add_epi16(pairs, products);
+    if (G % Run == Run - 1 || G == Count - 1)
+      total = _mm256_add_epi32(total, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+};
+constexpr int sum_run(int max_code) {
+  int run = 32767 / (2 * 127 * (max_code > 128 ? 128 : max_code));
+  return run > 8 ? 8 : run;
+}
 
 #else  // portable
 
@@ -203,14 +222,18 @@ inline Floats fnma(const Floats& a, const Floats& b, Floats c) { SF_LANES c.v[i]
 
 struct Codes { Bytes code; };
 template <bool Wide> inline Codes prepare(const Bytes& code) { return {code}; }
-inline Ints dot(Ints acc, const Codes& w, const int8_t* a) {
-  SF_LANES {
-    const uint8_t* c = w.code.v + 4 * i;
-    acc.v[i] += c[0] * a[0] + c[1] * a[1] + c[2] * a[2] + c[3] * a[3];
-  }
-  return acc;
-}
 constexpr bool kSignsWideCodes = false;
+
+template <int Run> struct Sum {
+  Ints total;
+  template <int G, int Count> void add(const Codes& w, const int8_t* a) {
+    SF_LANES {
+      const uint8_t* c = w.code.v + 4 * i;
+      total.v[i] += c[0] * a[0] + c[1] * a[1] + c[2] * a[2] + c[3] * a[3];
+    }
+  }
+};
+constexpr int sum_run(int) { return 1; }
 #undef SF_BYTES
 #undef SF_LANES
 

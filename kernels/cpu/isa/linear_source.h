@@ -1,22 +1,22 @@
-// Reads a tile block by block: codes as bytes, and the block's scales as floats. `Packed` reads the packed layout;
-// `Expanded` reads what `expand_tile` unpacked once, for many row groups. Both yield the same values.
+// Reads a packed tile block by block: codes as bytes, and the block's scales as floats.
 #pragma once
 #include "linear_lanes.h"
 
 namespace sf::SF_ISA {
 
-// The shape of a block's arithmetic (linear_tile.h). Formats of one kind share row panels and expanded tiles.
+// The shape of a block's arithmetic (linear_tile.h). Formats of one kind can share row panels.
 struct Kind {
   bool halves;   // two integer sums, one per 16 inputs, each with its scale
   bool minimum;  // minus minimum * (sum of activations)
   bool zeroed;   // integer sums start at -zero * (sum of activations)
   bool wide;     // codes above 128, on a set that multiplies these as signed
+  int run;       // see Sum
   constexpr int parts() const { return halves ? 2 : 1; }
   bool operator==(const Kind&) const = default;
 };
 constexpr bool is_wide(const Layout& l) { return kSignsWideCodes && l.max_code() > 128; }
 constexpr int zero_of(const Layout& l) { return is_wide(l) ? l.zero - 128 : l.zero; }
-constexpr Kind kind_of(const Layout& l) { return {l.halves, l.minimum, zero_of(l) != 0, is_wide(l)}; }
+constexpr Kind kind_of(const Layout& l) { return {l.halves, l.minimum, zero_of(l) != 0, is_wide(l), sum_run(l.max_code())}; }
 
 // A part's weights are scale * (code - zero) - minimum.
 struct Scales {
@@ -105,58 +105,5 @@ template <Format F> struct Packed {
     return v;
   }
 };
-
-// Expanded block: codes [8][64], scale [parts][16] f32, minimum [parts][16] f32.
-template <Kind K> struct Expanded {
-  static constexpr Kind kind = K;
-  static constexpr int group = 1;
-  static constexpr int block_bytes = 512 + 64 * K.parts() * (K.minimum ? 2 : 1);
-
-  const uint8_t* block;
-  int lane;
-
-  Expanded(const uint8_t* tile, const uint8_t*, int64_t, int first_lane) : block(tile), lane(first_lane) {}
-  void begin_group() {}
-  void end_group() {}
-  void end_block() { block += block_bytes; }
-  void prefetch_ahead(int) const {}
-  Scales scales(int) const {
-    Scales s;
-    const float* f = reinterpret_cast<const float*>(block + 512) + lane;
-    for (int h = 0; h < K.parts(); ++h) {
-      s.scale[h] = load_floats(f + 16 * h);
-      if constexpr (K.minimum) s.minimum[h] = load_floats(f + 16 * (K.parts() + h));
-    }
-    return s;
-  }
-  template <int G> Bytes group_codes() const { return load_bytes(block + 64 * G + 4 * lane); }
-};
-
-template <Format F> void expand_tile(const uint8_t* tile, const uint8_t* end, int64_t in, uint8_t* out) {
-  using Source = Packed<F>;
-  constexpr Kind kind = Source::kind;
-  for (int lane = 0; lane < kTile; lane += kLanes) {
-    Source source(tile, end, in, lane);
-    uint8_t* block = out;
-    for (int64_t g = in / (32 * Source::group); g > 0; --g) {
-      source.begin_group();
-      for (int j = 0; j < Source::group; ++j) {
-        source.prefetch_ahead(j);
-        [&]<size_t... G>(std::index_sequence<G...>) {
-          (store_bytes(block + 64 * G + 4 * lane, source.template group_codes<int(G)>()), ...);
-        }(std::make_index_sequence<8>{});
-        Scales s = source.scales(j);
-        float* f = reinterpret_cast<float*>(block + 512) + lane;
-        for (int h = 0; h < kind.parts(); ++h) {
-          store_floats(f + 16 * h, s.scale[h]);
-          if constexpr (kind.minimum) store_floats(f + 16 * (kind.parts() + h), s.minimum[h]);
-        }
-        source.end_block();
-        block += Expanded<kind>::block_bytes;
-      }
-      source.end_group();
-    }
-  }
-}
 
 }  // namespace sf::SF_ISA

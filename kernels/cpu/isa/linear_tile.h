@@ -38,43 +38,36 @@ template <Kind K, int R> struct PanelBlock {
   const float* sum(int part, int r) const { return p.extra + ((K.zeroed ? K.parts() : 0) + part) * R + r; }
 };
 
-template <class Source, int R, int First, int... G>
-inline void dot_groups(const Source& source, const PanelBlock<Source::kind, R>& rows, Ints (&sums)[R],
-                       std::integer_sequence<int, G...>) {
-  (
-      [&] {
-        Codes w = prepare<Source::kind.wide>(source.template group_codes<First + G>());
-        for (int r = 0; r < R; ++r) sums[r] = dot(sums[r], w, rows.q(r) + 4 * (First + G));
-      }(),
-      ...);
-}
-
 template <class Source, int R>
 inline void tile_block(const Source& source, const Scales& scales, const PanelBlock<Source::kind, R>& rows, Floats (&y)[R]) {
   constexpr Kind kind = Source::kind;
-  constexpr int parts = kind.parts();
+  constexpr int parts = kind.parts(), groups = 8 / parts;
   Floats g[R];
-  [&]<int... Part>(std::integer_sequence<int, Part...>) {
-    (
-        [&] {
-          Ints sums[R];
-          for (int r = 0; r < R; ++r) sums[r] = kind.zeroed ? splat_int(rows.start(Part, r)) : zero_ints();
-          dot_groups<Source, R, Part * 4>(source, rows, sums, std::make_integer_sequence<int, 8 / parts>{});
-          for (int r = 0; r < R; ++r) {
-            Floats i = to_floats(sums[r]);
-            g[r] = Part == 0 ? mul(i, scales.scale[0]) : fma(i, scales.scale[Part], g[r]);
-          }
-        }(),
-        ...);
-  }(std::make_integer_sequence<int, parts>{});
+  auto part = [&]<int Part, int... G>(std::integral_constant<int, Part>, std::integer_sequence<int, G...>) {
+    Sum<kind.run> sums[R];
+    for (int r = 0; r < R; ++r) sums[r].total = kind.zeroed ? splat_int(rows.start(Part, r)) : zero_ints();
+    auto group = [&]<int I>(std::integral_constant<int, I>) {
+      Codes w = prepare<kind.wide>(source.template group_codes<Part * groups + I>());
+      for (int r = 0; r < R; ++r) sums[r].template add<I, groups>(w, rows.q(r) + 4 * (Part * groups + I));
+    };
+    (group(std::integral_constant<int, G>{}), ...);
+    for (int r = 0; r < R; ++r) {
+      Floats i = to_floats(sums[r].total);
+      g[r] = Part == 0 ? mul(i, scales.scale[0]) : fma(i, scales.scale[Part], g[r]);
+    }
+  };
+  part(std::integral_constant<int, 0>{}, std::make_integer_sequence<int, groups>{});
+  if constexpr (parts == 2) part(std::integral_constant<int, 1>{}, std::make_integer_sequence<int, groups>{});
   if constexpr (kind.minimum)
-    for (int part = 0; part < parts; ++part)
-      for (int r = 0; r < R; ++r) g[r] = fnma(scales.minimum[part], splat_float(rows.sum(part, r)), g[r]);
+    for (int p = 0; p < parts; ++p)
+      for (int r = 0; r < R; ++r) g[r] = fnma(scales.minimum[p], splat_float(rows.sum(p, r)), g[r]);
   for (int r = 0; r < R; ++r) y[r] = fma(g[r], splat_float(rows.d(r)), y[r]);
 }
 
 // y[r][16] of one tile; `panel` holds R rows, `end` bounds what is prefetched.
-template <class Source, int R> void tile_rows(const uint8_t* tile, const uint8_t* end, int64_t in, const RowPanel& panel, float* y_out) {
+template <Format F, int R>
+void tile_rows(const uint8_t* tile, const uint8_t* end, int64_t in, const RowPanel& panel, float* y_out) {
+  using Source = Packed<F>;
   for (int lane = 0; lane < kTile; lane += kLanes) {
     Source source(tile, end, in, lane);
     Floats y[R];
@@ -94,16 +87,11 @@ template <class Source, int R> void tile_rows(const uint8_t* tile, const uint8_t
   }
 }
 
-using TileFunction = void (*)(const uint8_t* tile, const uint8_t* end, int64_t in, const RowPanel& panel, float* y);
-
 // What the driver (linear.cpp) knows of a format.
 struct QuantisedKernels {
   Kind kind;
   int zero;
-  int expanded_block_bytes;
-  TileFunction packed[kMaxRows];    // by row count - 1
-  TileFunction expanded[kMaxRows];
-  void (*expand)(const uint8_t* tile, const uint8_t* end, int64_t in, uint8_t* out);
+  void (*tile_rows[kMaxRows])(const uint8_t* tile, const uint8_t* end, int64_t in, const RowPanel& panel, float* y);  // by rows - 1
 };
 
 template <Format F> const QuantisedKernels& quantised_kernels();
@@ -112,10 +100,9 @@ SF_FOR_QUANTISED(SF_DECLARE)
 #undef SF_DECLARE
 
 template <Format F> constexpr QuantisedKernels make_quantised_kernels() {
-  using Unpacked = Expanded<Packed<F>::kind>;
-  QuantisedKernels k{Packed<F>::kind, zero_of(layout_of<F>), Unpacked::block_bytes, {}, {}, expand_tile<F>};
+  QuantisedKernels k{Packed<F>::kind, zero_of(layout_of<F>), {}};
   [&]<int... R>(std::integer_sequence<int, R...>) {
-    ((k.packed[R] = tile_rows<Packed<F>, R + 1>, k.expanded[R] = tile_rows<Unpacked, R + 1>), ...);
+    ((k.tile_rows[R] = tile_rows<F, R + 1>), ...);
   }(std::make_integer_sequence<int, kMaxRows>{});
   return k;
 }
