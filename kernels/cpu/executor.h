@@ -18,7 +18,7 @@ struct RowBuffer {
   RowBuffer(const RowBuffer&) = delete;
   void add_quantised();
   float* row(int64_t r) const { return data + r * stride; }
-  ActivationRows activations() const { return {data, stride, q, d, sums}; }
+  ActivationRows activations(uint64_t version) const { return {data, stride, q, d, sums, version}; }
 
   int64_t width, stride, rows;  // rows: capacity
   bool of_logits;               // one row per row that wants logits

@@ -59,6 +59,7 @@ ExpertStage::ExpertStage(const Kernels& kernels, std::shared_ptr<ExpertRows> exp
 
 int ExpertStage::chunks(const Step&, int threads) {
   parts_.clear();
+  version_ = next_rows_version();
   const PackedMatrix& m = first_->only();
   const double pair = second_ ? 2. : 1.;
   double total = 0;
@@ -78,7 +79,7 @@ int ExpertStage::chunks(const Step&, int threads) {
 }
 
 void ExpertStage::multiply_part(const PackedMatrix& m, const RowBuffer& from, RowBuffer& into, const Rectangle& r) const {
-  kernels_.linear->matmul(m, from.activations(), r.row_begin, r.row_end, r.tile_begin, r.tile_end, Epilogue{}, into.data, into.stride);
+  kernels_.linear->matmul(m, from.activations(version_), r.row_begin, r.row_end, r.tile_begin, r.tile_end, Epilogue{}, into.data, into.stride);
 }
 
 void ExpertStage::run(const Step&, int chunk, int) noexcept {

@@ -57,6 +57,7 @@ class ExpertStage : public Stage {
   std::shared_ptr<Matrices> first_, second_;
   Act act_ = Act::Silu;
   bool quantise_ = false;
+  uint64_t version_ = 0;  // of the rows that the products read
   std::vector<Part> parts_;
 };
 

@@ -45,6 +45,7 @@ void multiply(const Kernels& k, const Product& p, const ActivationRows& a, const
 }
 
 int ProductStage::chunks(const Step& step, int threads) {
+  version_ = next_rows_version();
   const int rows = step.count(src_.of_logits);
   double total = 0;
   for (const Product& p : products_) total += tile_nanoseconds(p.weight->only(), rows) * double(p.weight->only().tiles());
@@ -60,7 +61,7 @@ int ProductStage::chunks(const Step& step, int threads) {
 void ProductStage::run(const Step&, int chunk, int) noexcept {
   size_t i = 0;
   while (chunk >= cuts_[i].chunks()) chunk -= cuts_[i++].chunks();
-  multiply(kernels_, products_[i], src_.activations(), cuts_[i].at(chunk));
+  multiply(kernels_, products_[i], src_.activations(version_), cuts_[i].at(chunk));
 }
 
 GatedStage::GatedStage(const Kernels& kernels, RowBuffer& src, Product gate, Product up, RowBuffer& out, Act act, bool quantise)
@@ -69,6 +70,7 @@ GatedStage::GatedStage(const Kernels& kernels, RowBuffer& src, Product gate, Pro
 }
 
 int GatedStage::chunks(const Step& step, int threads) {
+  version_ = next_rows_version();
   const int rows = step.count(src_.of_logits);
   const PackedMatrix &g = gate_.weight->only(), &u = up_.weight->only();
   const double tile_ns = tile_nanoseconds(g, rows) + tile_nanoseconds(u, rows);
@@ -78,8 +80,8 @@ int GatedStage::chunks(const Step& step, int threads) {
 
 void GatedStage::run(const Step&, int chunk, int) noexcept {
   const Rectangle r = cut_.at(chunk);
-  multiply(kernels_, gate_, src_.activations(), r);
-  multiply(kernels_, up_, src_.activations(), r);
+  multiply(kernels_, gate_, src_.activations(version_), r);
+  multiply(kernels_, up_, src_.activations(version_), r);
   const int64_t begin = r.tile_begin * kTile, n = std::min(out_.width, r.tile_end * kTile) - begin, width = out_.width;
   for (int64_t i = r.row_begin; i < r.row_end; ++i) {
     float* out = out_.row(i) + begin;

@@ -41,6 +41,7 @@ class ProductStage : public Stage {
  private:
   const Kernels& kernels_;
   RowBuffer& src_;
+  uint64_t version_ = 0;  // of the rows in src_
   std::vector<Product> products_;
   std::vector<Cut> cuts_;
 };
@@ -55,6 +56,7 @@ class GatedStage : public Stage {
  private:
   const Kernels& kernels_;
   RowBuffer& src_;
+  uint64_t version_ = 0;  // of the rows in src_
   Product gate_, up_;
   RowBuffer& out_;
   const Act act_;

@@ -8,7 +8,7 @@ namespace sf {
 
 enum class KvFormat : int { F32 = 0, F16 = 1, BF16 = 2, Q8_0 = 3 };
 constexpr int kBlock = 32;   // positions of a KV block, and of an attention tile
-constexpr int kSplit = 128;  // positions whose attention is summed on its own before partial results are folded
+constexpr int kSplit = 256;  // positions whose attention is summed on its own before partial results are folded
 
 // One KV head of one layer in one block of 32 positions, all parts multiples of 64 bytes:
 //   keys   [key_dim][32 positions], so that lanes are positions and a score needs no horizontal sum

@@ -1,6 +1,7 @@
 #include "runtime.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <stdexcept>
 
@@ -38,6 +39,11 @@ Kernels find_kernels(const std::string& isa) {
   if (isa == "avx2") return {&linear, &avx2::row_kernels(), &avx2::attend_kernels(), &avx2::sampler_kernels()};
 #endif
   return {&linear, &portable::row_kernels(), &portable::attend_kernels(), &portable::sampler_kernels()};
+}
+
+uint64_t next_rows_version() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
 }
 
 std::shared_ptr<Matrices> pack(Runtime& runtime, Format format, int64_t parts, int64_t out, int64_t in, const uint8_t* data) {

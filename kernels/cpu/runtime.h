@@ -20,6 +20,9 @@ struct Kernels {
 };
 Kernels find_kernels(const std::string& isa);  // throws std::invalid_argument where this machine cannot run it
 
+// A number that no rows had before (ActivationRows::version).
+uint64_t next_rows_version();
+
 // Memory of attention, shared by all its stages: one runs at a time.
 struct AttendWorkspace {
   std::vector<std::vector<float>> scratch;  // by worker
