@@ -160,3 +160,13 @@ def test_full_pools_never_give_foreign_blocks() -> None:
         small.run()
         for i, answer in zip(chosen, answers, strict=True):
             assert same(answer, expected[i])
+
+
+def test_a_prompt_longer_than_a_window_groups_pool_runs() -> None:
+    drive = Drive(FakeModel((None, 40), 2048), FakeBackend(), max_running=1, prefill_chunk=16, kv_memory=90 << 10)
+    ids = prompt(1900)
+    full, window = drive.core.cache.pools
+    assert window.num_usable < 1900 // 32 < full.num_usable
+    first = drive.one(ids)
+    again = drive.one(ids)
+    assert again.done.cached_tokens == 1888 and same(first, again)
