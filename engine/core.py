@@ -25,13 +25,15 @@ from .metrics import Metrics
 from .request import Finish, FinishReason, Output, Submission
 from .resources import Resources
 from .runner import StepRunner
-from .scheduler import Scheduler
+from .scheduler import Scheduler, SchedulerCounts
 from .sequence import Plan, Rows
 from .speculation.armed import Tracked
 from .step_speculation import StepSpeculation
 from .stop_strings import StopStrings
 
 _log = logging.getLogger("surefoot.engine")
+
+LEARN_EVERY = 8  # decode steps of which one corrects the cost curve
 
 # What a request's own sampler, detokenizer or stop strings may raise; anything else is a broken engine.
 REQUEST_FAULTS = (SurefootError, ArithmeticError, LookupError, TypeError, ValueError)
@@ -60,6 +62,7 @@ class EngineCore:
         self.speculation: StepSpeculation = self.session  # what steps call
         self.solo: str | None = None  # the request whose prefill is all that the running step does
         self.num_steps = 0
+        self.counts = SchedulerCounts()
         self._arrivals = 0
         self.cache: KvCache
         self.scheduler: Scheduler[ActiveRequest]
@@ -67,7 +70,7 @@ class EngineCore:
 
     def _build(self) -> None:
         self.cache = self._resources.make_cache()
-        self.scheduler = Scheduler(self.cache, self._resources.limits, self.cost)
+        self.scheduler = Scheduler(self.cache, self._resources.limits, self.cost, self.counts)
 
     @property
     def has_work(self) -> bool:
@@ -169,8 +172,12 @@ class EngineCore:
 
     def _book(self, plan: Plan[ActiveRequest], num_rows: int, seconds: float) -> None:
         self.num_steps += 1
+        if plan.num_prefill_rows or not self.num_steps % LEARN_EVERY:
+            self._learn(plan, num_rows, seconds)
         self.metrics.step_rows.observe(num_rows)
         self.metrics.step_seconds[plan.kind].observe(seconds)
+
+    def _learn(self, plan: Plan[ActiveRequest], num_rows: int, seconds: float) -> None:
         context = sum([rows.num_rows * rows.start for rows in plan.entries]) // num_rows
         num_logits = (
             num_rows - plan.num_prefill_rows + sum([rows.num_logits for rows in plan.entries[plan.num_decodes :]])

@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
-GAIN = 0.1  # how far one step moves what has been measured
+GAIN = 0.1  # how far one slow step moves what has been measured
+FAST_GAIN = 0.3  # and a fast one: other programs make steps slower, nothing makes them faster than they are
 FIRST_GAIN = 0.5  # and what has only been inferred
 SHORT_CONTEXT = 512  # up to here attention is part of the tables themselves
 MAX_SURPRISE = 4.0  # one step says at most that the machine is so much slower or faster than thought
@@ -22,7 +23,7 @@ PREFILL_ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class CostTable:
-    """Seconds by rows; never less for more rows."""
+    """Seconds by rows; never less for more rows, and never more than for the same rows in several steps."""
 
     def __init__(self, rows: Sequence[int], seconds_per_row: float) -> None:
         self.rows = list(rows)
@@ -32,11 +33,14 @@ class CostTable:
     def fill(self, measured: Mapping[int, float]) -> None:
         """Takes measurements; points between and beyond them follow the lines through them."""
         known = sorted(measured)
-        cost = 0.0
         for position, rows in enumerate(self.rows):
-            cost = max(cost, _along(known, measured, rows))
-            self.costs[position] = cost
+            self.costs[position] = _along(known, measured, rows)
             self._measured[position] = rows in measured
+        for position in range(len(self.rows) - 2, -1, -1):
+            self.costs[position] = min(self.costs[position], self.costs[position + 1])
+        for position in range(1, len(self.rows)):
+            most = self.costs[position - 1] * self.rows[position] / self.rows[position - 1]
+            self.costs[position] = min(self.costs[position], most)
 
     def at(self, rows: float) -> float:
         """Seconds of a step of so many rows."""
@@ -65,22 +69,19 @@ class CostTable:
         high = min(bisect_left(self.rows, rows), len(self.rows) - 1)
         low = high if self.rows[high] <= rows or high == 0 else high - 1
         for position in {low, high}:
-            gain = GAIN if self._measured[position] else FIRST_GAIN
+            gain = FIRST_GAIN if not self._measured[position] else FAST_GAIN if ratio < 1 else GAIN
             self.costs[position] *= 1 + gain * (ratio - 1)
             self._measured[position] = True
             self._keep_order(position)
 
     def _keep_order(self, position: int) -> None:
-        """The point that moved is right: smaller steps cost no more than it, larger ones no less."""
-        cost = self.costs[position]
-        for other in range(position - 1, -1, -1):
-            if self.costs[other] <= cost:
-                break
-            self.costs[other] = cost
-        for other in range(position + 1, len(self.costs)):
-            if self.costs[other] >= cost:
-                break
-            self.costs[other] = cost
+        """The point that moved is right. Others bend, so that a step costs no less for more rows, and no more than
+        several steps of fewer rows."""
+        cost, rows = self.costs[position], self.rows[position]
+        for other in range(len(self.rows)):
+            share = cost * self.rows[other] / rows
+            low, high = (share, cost) if other < position else (cost, share)
+            self.costs[other] = min(max(self.costs[other], low), high)
 
 
 def _along(known: Sequence[int], measured: Mapping[int, float], rows: int) -> float:
@@ -110,9 +111,9 @@ class CostCurve:
         self._factors: dict[int, float] = {}  # by context bucket
 
     def fill(self, decode: Mapping[int, float], prefill: Mapping[int, float]) -> None:
-        """Takes what was measured at load, rows to seconds. A row count that one table lacks may stand in the other."""
+        """Takes what was measured at load, rows to seconds. A prefill costs at most what as many decodes do."""
         self.decode.fill(decode)
-        self.prefill.fill(prefill or decode)
+        self.prefill.fill({**decode, **{rows: min(cost, decode.get(rows, cost)) for rows, cost in prefill.items()}})
 
     def seconds(self, rows: int, sequences: int = 1, context: int = 0) -> float:
         """A step of `rows` rows, all wanting logits, whose sequences stand at about position `context`.

@@ -22,7 +22,7 @@ from ..kernels.errors import RequestError
 from ..models.load import LoadedModel
 from .config import EngineConfig
 from .core import REQUEST_FAULTS, EngineCore
-from .metrics import Metrics
+from .metrics import Levels, Metrics
 from .request import Output, Submission
 from .resources import Resources, allocate
 from .speculation.metrics import SpeculationMetrics
@@ -56,7 +56,7 @@ class Engine:
         self.config = config or EngineConfig()
         self.registry = registry or CollectorRegistry()
         self._resources: Resources = allocate(model, backend, self.config)
-        self.metrics = Metrics(self.registry, self._block_states)
+        self.metrics = Metrics(self.registry, self._levels)
         self._core = EngineCore(self._resources, self.metrics)
         SpeculationMetrics(self.registry, self._core.session)
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -270,6 +270,18 @@ class Engine:
             "step_cost_seconds": core.cost.table(),
         }
 
+    def _levels(self) -> Levels:
+        """What metrics show of the scheduler and the pools."""
+        scheduler, counts = self._core.scheduler, self._core.counts
+        return Levels(
+            len(scheduler.running),
+            len(scheduler.waiting),
+            counts.preemptions,
+            counts.queried_tokens,
+            counts.hit_tokens,
+            self._block_states(),
+        )
+
     def _block_states(self) -> list[tuple[str, str, int]]:
         groups = self._resources.model.program.kv_groups
         states: list[tuple[str, str, int]] = []
@@ -307,16 +319,8 @@ class Engine:
         if core.has_work:
             core.step()
             self._progress_at = time.monotonic()
-        self._note_counts()
         if core.outbox:
             self._deliver()
-
-    def _note_counts(self) -> None:
-        metrics, scheduler = self.metrics, self._core.scheduler
-        metrics.running, metrics.waiting = len(scheduler.running), len(scheduler.waiting)
-        counts = scheduler.counts
-        metrics.preemptions = counts.preemptions
-        metrics.queried_tokens, metrics.hit_tokens = counts.queried_tokens, counts.hit_tokens
 
     def _deliver(self) -> None:
         """Hands out what the step gave, in order, and closes the books of what ended."""

@@ -5,8 +5,10 @@ prometheus_client's own counters take a lock and a microsecond each; a step with
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -44,8 +46,8 @@ class Tally:
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
+        self.bounds = array("d", bounds)  # arrays: a step comes with cold caches and should touch few lines
+        self.counts = array("q", bytes(8 * (len(bounds) + 1)))
         self.total = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
@@ -67,18 +69,24 @@ class Tally:
         return result
 
 
-class Metrics(Collector):
-    """Everything the engine counts, and the registry that shows it. `gauges` are read at scrape time."""
+class Levels(NamedTuple):
+    """What others count, read when somebody scrapes."""
 
-    def __init__(self, registry: CollectorRegistry, block_states: Callable[[], Iterable[tuple[str, str, int]]]) -> None:
+    running: int = 0
+    waiting: int = 0
+    preemptions: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    blocks: Sequence[tuple[str, str, int]] = ()  # (group, state, count)
+
+
+class Metrics(Collector):
+    """Everything the engine counts, and the registry that shows it."""
+
+    def __init__(self, registry: CollectorRegistry, read_levels: Callable[[], Levels] = Levels) -> None:
         self.requests: dict[str, int] = {}  # by finish reason
         self.prompt_tokens = 0
         self.generation_tokens = 0
-        self.running = 0
-        self.waiting = 0
-        self.queried_tokens = 0
-        self.hit_tokens = 0
-        self.preemptions = 0
         self.step_faults = 0
         self.first_token = Tally(LATENCY)
         self.inter_token = Tally(LATENCY)
@@ -86,7 +94,7 @@ class Metrics(Collector):
         self.queue = Tally(LATENCY)
         self.step_rows = Tally(ROWS)
         self.step_seconds: dict[str, Tally] = {kind: Tally(STEP) for kind in ("decode", "mixed", "prefill")}
-        self._block_states = block_states
+        self._read_levels = read_levels
         registry.register(self)
 
     def finished(self, reason: str) -> None:
@@ -99,24 +107,25 @@ class Metrics(Collector):
         for reason, count in list(self.requests.items()):
             requests.add_metric([reason], count)
         yield requests
-        yield from self._counters()
-        yield GaugeMetricFamily(f"{PREFIX}requests_running", "Requests being computed.", self.running)
-        yield GaugeMetricFamily(f"{PREFIX}requests_waiting", "Requests in the queue.", self.waiting)
+        levels = self._read_levels()
+        yield from self._counters(levels)
+        yield GaugeMetricFamily(f"{PREFIX}requests_running", "Requests being computed.", levels.running)
+        yield GaugeMetricFamily(f"{PREFIX}requests_waiting", "Requests in the queue.", levels.waiting)
         blocks = GaugeMetricFamily(
             f"{PREFIX}kv_blocks", "KV blocks of 32 positions, by group and state.", labels=["group", "state"]
         )
-        for group, state, count in self._block_states():
+        for group, state, count in levels.blocks:
             blocks.add_metric([group, state], count)
         yield blocks
         yield from self._histograms()
 
-    def _counters(self) -> Iterator[Metric]:
+    def _counters(self, levels: Levels) -> Iterator[Metric]:
         for name, text, value in (
             ("prompt_tokens", "Prompt tokens of started requests, cached ones included.", self.prompt_tokens),
             ("generation_tokens", "Tokens generated.", self.generation_tokens),
-            ("prefix_cache_query_tokens", "Prompt tokens looked up in the prefix cache.", self.queried_tokens),
-            ("prefix_cache_hit_tokens", "Prompt tokens found in the prefix cache.", self.hit_tokens),
-            ("preemptions", "Requests preempted because blocks ran out; they are recomputed.", self.preemptions),
+            ("prefix_cache_query_tokens", "Prompt tokens looked up in the prefix cache.", levels.queried_tokens),
+            ("prefix_cache_hit_tokens", "Prompt tokens found in the prefix cache.", levels.hit_tokens),
+            ("preemptions", "Requests preempted because blocks ran out; they are recomputed.", levels.preemptions),
             ("step_faults", "Steps that failed and were run again request by request.", self.step_faults),
         ):
             yield CounterMetricFamily(PREFIX + name, text, value)

@@ -81,11 +81,13 @@ def share_rows(prefills: list[S], budget: int) -> list[tuple[S, int]]:
 class Scheduler(Generic[S]):
     """Queues of waiting and running sequences, both in rank order."""
 
-    def __init__(self, cache: KvCache, limits: StepLimits, cost: StepCost) -> None:
+    def __init__(
+        self, cache: KvCache, limits: StepLimits, cost: StepCost, counts: SchedulerCounts | None = None
+    ) -> None:
         assert limits.max_running <= min(limits.max_rows, limits.max_logits_rows, cache.num_free_slots)
         self.cache = cache
         self.limits = limits
-        self.counts = SchedulerCounts()
+        self.counts = SchedulerCounts() if counts is None else counts
         self.waiting: list[S] = []
         self.running: list[S] = []
         self._cost = cost

@@ -63,7 +63,7 @@ class Drive:
                 backend,  # type: ignore[arg-type]
                 self.config,
             ),
-            Metrics(CollectorRegistry(), list),
+            Metrics(CollectorRegistry()),
         )
         self.answers: dict[str, Answer] = {}
 

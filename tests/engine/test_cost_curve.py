@@ -38,6 +38,17 @@ def test_measured_points_are_kept_and_the_rest_lies_on_lines() -> None:
     assert curve.seconds(16) == pytest.approx(0.025)
     assert curve.mixed_seconds(160, 1) == pytest.approx(0.25)
     assert curve.mixed_seconds(512, 1) == pytest.approx(0.8)
+    assert curve.mixed_seconds(8, 1) == 0.017, "no more than eight decodes"
+
+
+def test_rows_never_cost_more_than_in_several_steps() -> None:
+    """A step that was held up by another program while it was measured does not make large steps look impossible."""
+    curve = CostCurve(512)
+    curve.fill({1: 0.014, 2: 0.014, 8: 0.02}, {64: 5.0})
+    assert curve.mixed_seconds(64, 1) == pytest.approx(0.16)
+    for _ in range(5):
+        curve.observe(40, 1, 0, 0.05)
+    assert curve.mixed_seconds(64, 1) < 0.1
 
 
 def test_one_point_is_enough_for_a_reasonable_guess() -> None:
@@ -71,9 +82,9 @@ def test_long_contexts_have_a_factor_of_their_own() -> None:
 
 def test_rows_within_leaves_time_for_the_decodes_beside() -> None:
     curve = CostCurve(512)
-    curve.fill({1: 0.01, 8: 0.04}, {1: 0.01, 8: 0.01, 108: 0.11})
-    assert curve.rows_within(0.11, 1, 0) == 107
-    assert curve.rows_within(0.11, 8, 0) == pytest.approx(70, abs=1), "the heads of eight decodes take 0.03 s"
+    curve.fill({1: 0.01, 8: 0.04}, {8: 0.02, 64: 0.16})
+    assert curve.rows_within(0.1, 1, 0) == pytest.approx(39, abs=1)
+    assert curve.rows_within(0.1, 8, 0) == pytest.approx(24, abs=1), "the heads of eight decodes take 0.02 s"
 
 
 def layered(layers: int) -> Program:
