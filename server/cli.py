@@ -14,8 +14,7 @@ from typer.core import TyperGroup
 from ..kernels.errors import StartError
 from . import settings as flags
 from .bench.command import bench
-from .reply import ReplyTimes
-from .settings import EngineSettings, HttpSettings, Settings, check_environment, check_flags, split_list
+from .settings import EngineSettings, HttpSettings, ReplyTimes, Settings, check_environment, check_flags, split_list
 
 app = typer.Typer(
     name="surefoot",

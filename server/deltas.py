@@ -37,5 +37,18 @@ class PlainText:
 def merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
     """Adds a delta to the message that a whole answer carries."""
     for name, value in delta.items():
-        if name != "role":
+        if name == "tool_calls":
+            calls = message.setdefault(name, [])
+            for part in value:
+                _merge_call(calls, part)
+        elif name != "role":
             message[name] = (message.get(name) or "") + value
+
+
+def _merge_call(calls: list[dict[str, Any]], part: Mapping[str, Any]) -> None:
+    """A call's first part has its id and name, the others only more of its arguments."""
+    if part["index"] == len(calls):
+        function = dict(part["function"])
+        calls.append({"id": part["id"], "type": part["type"], "function": function})
+    else:
+        calls[part["index"]]["function"]["arguments"] += part["function"]["arguments"]

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Protocol
 
 from fastapi import Request
@@ -22,6 +21,7 @@ from ..kernels.errors import RequestError
 from .bridge import ClientGoneError, Generation
 from .chunks import Chunk
 from .encoding import SSE_COMMENT, json_response
+from .settings import ReplyTimes
 
 _log = logging.getLogger("surefoot.server")
 
@@ -59,15 +59,6 @@ class Answer(Protocol):
     def closing(self, error: RequestError | None) -> bytes:
         """A stream's last bytes, after all chunks or after an error."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyTimes:
-    """Seconds; None: no limit."""
-
-    keep_alive_s: float = 10.0  # an idle stream writes a comment this often
-    send_s: float = 60.0  # a client that accepts no bytes for this long is gone
-    total_s: float | None = None
 
 
 async def reply(request: Request, generation: Generation, answer: Answer, stream: bool, times: ReplyTimes) -> Response:

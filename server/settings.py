@@ -16,7 +16,6 @@ from typing import Annotated
 import typer
 
 from ..kernels.errors import ConfigError
-from .reply import ReplyTimes
 
 _UNITS = {
     "": 1,
@@ -29,6 +28,15 @@ _UNITS = {
     "gi": 2**30,
     "ti": 2**40,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyTimes:
+    """Seconds; None: no limit."""
+
+    keep_alive_s: float = 10.0  # an idle stream writes a comment this often
+    send_s: float = 60.0  # a client that accepts no bytes for this long is gone
+    total_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,9 @@ class ChatAnswer(ChunkedAnswer):
             whole.update({**chunk, "choices": []})
             for part in chunk["choices"]:
                 _fold_choice(choices.setdefault(part["index"], _empty_choice(part["index"])), part)
+        for choice in choices.values():
+            if choice["message"].get("tool_calls"):  # a message that only calls has no content
+                choice["message"]["content"] = choice["message"]["content"] or None
         return {**whole, "object": "chat.completion", "choices": [choices[index] for index in sorted(choices)]}
 
 

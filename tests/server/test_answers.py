@@ -13,6 +13,7 @@ from surefoot.engine.request import Draw, Finish, FinishReason, Output
 from surefoot.server.api.chat import ChatAnswer
 from surefoot.server.api.completions import CompletionAnswer
 from surefoot.server.chunks import Header
+from surefoot.server.deltas import merge_delta
 from surefoot.server.prompts import Prompt
 from surefoot.server.schema.chat import ChatRequest
 from surefoot.server.schema.completions import CompletionRequest
@@ -96,3 +97,22 @@ def test_completions(outputs: list[Output], echo: bool) -> None:
     lists = choice["logprobs"]
     assert {len(entry) for entry in lists.values()} == {len(choice["token_ids"]) + 2 * echo}
     assert lists["text_offset"] == sorted(lists["text_offset"])
+
+
+def test_call_deltas_fold_into_calls() -> None:
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    parts: list[dict[str, Any]] = [
+        {"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"x":'}},
+        {"index": 1, "id": "b", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+        {"index": 0, "function": {"arguments": "1}"}},
+    ]
+    merge_delta(message, {"content": "so: "})
+    for part in parts:
+        merge_delta(message, {"tool_calls": [part]})
+    assert message["content"] == "so: "
+    assert message["tool_calls"] == [
+        {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}},
+        {"id": "b", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+    ]
+    assert parts[0]["function"]["arguments"] == ""  # the chunks that were streamed stay as they were

@@ -183,6 +183,12 @@ def test_serving_imports_no_torch(serve: Any) -> None:
     assert "libtorch" not in maps.read_text()
 
 
+def test_commands_that_do_not_serve_import_no_web_framework() -> None:
+    code = "import sys, surefoot.server.cli, surefoot.models.inspect; print('fastapi' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_importing_the_app_is_light() -> None:
     code = (
         "import sys, surefoot.server.run, surefoot.server.launch;"

@@ -67,7 +67,7 @@ def test_random_disconnects_leave_nothing_behind(start: Any, script: Any, eventu
 
 
 def test_silence_is_filled_with_comments(start: Any, script: Any) -> None:
-    from surefoot.server.reply import ReplyTimes
+    from surefoot.server.settings import ReplyTimes
 
     live = start(script(pause_s=0.25, max_step=100), times=ReplyTimes(keep_alive_s=0.05))
 
@@ -83,7 +83,7 @@ def test_silence_is_filled_with_comments(start: Any, script: Any) -> None:
 
 
 def test_a_long_wait_for_the_first_token_opens_the_stream(start: Any, script: Any) -> None:
-    from surefoot.server.reply import ReplyTimes
+    from surefoot.server.settings import ReplyTimes
 
     live = start(script(max_step=1, pause_s=0.2), times=ReplyTimes(keep_alive_s=0.05))
     with live.http() as http:
@@ -93,7 +93,7 @@ def test_a_long_wait_for_the_first_token_opens_the_stream(start: Any, script: An
 
 
 def test_request_timeout(start: Any, script: Any, eventually: Any) -> None:
-    from surefoot.server.reply import ReplyTimes
+    from surefoot.server.settings import ReplyTimes
 
     live = start(script(text=endless, pause_s=0.05), times=ReplyTimes(total_s=0.2))
     with live.http() as http:
@@ -107,7 +107,7 @@ def test_request_timeout(start: Any, script: Any, eventually: Any) -> None:
 
 
 def test_a_client_that_does_not_read_is_let_go(start: Any, script: Any, eventually: Any) -> None:
-    from surefoot.server.reply import ReplyTimes
+    from surefoot.server.settings import ReplyTimes
 
     live = start(script(text=lambda _: b"x" * 60_000, max_step=1000), max_context=100_000, times=ReplyTimes(send_s=0.3))
     host, port = live.url.removeprefix("http://").split(":")
