@@ -65,6 +65,11 @@ class ActiveRequest(Sequence):
         return self.submission.request_id
 
     @property
+    def cache_salt(self) -> bytes:
+        """The submission's."""
+        return self.submission.cache_salt
+
+    @property
     def wishes(self) -> RequestSpeculation:
         """What it asks of speculation."""
         return self.submission.speculation

@@ -24,6 +24,7 @@ class EngineConfig:
     measure_cost: bool = True  # time a few steps at load; without, the cost curve learns while serving
     stall_seconds: float = 30.0  # work pending and no step finished for so long: not healthy
     speculation: SpeculationPolicy = DEFAULT_POLICY  # to start with; it changes while serving
+    draft_model: str | None = None  # GGUF file of a smaller model with the same vocabulary
     poison_freed: bool = False  # tests: fill every block that may not be read with NaN
 
     def __post_init__(self) -> None:

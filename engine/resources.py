@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from ..kernels.backend import Backend, KvPool, Limits
 from ..kernels.program import BLOCK
-from ..models.load import LoadedModel
+from ..models.load import LoadedModel, load_model
 from .config import EngineConfig
 from .cost_curve import CostCurve
 from .cost_probe import CostProbe
@@ -17,7 +17,17 @@ from .kv_cache import KvCache, blocks_for
 from .memory import MIB, plan_memory
 from .runner import StepRunner
 from .scheduler import StepLimits
+from .speculation.draft_resources import (
+    READ_ROWS,
+    DraftChoice,
+    allocate_draft,
+    draft_share,
+    plan_draft,
+    vocabulary_mismatch,
+)
 from .speculation.governor.shape import FixedShape
+from .speculation.registry import Declined
+from .speculation.registry import Resources as Speculators
 from .speculation.session import SpeculationSession
 from .speculation.target import ModelTarget
 
@@ -38,6 +48,8 @@ class Resources:
     runner: StepRunner
     cost: CostCurve
     kv_bytes: int
+    draft: LoadedModel | None  # mapped, not packed: it is once speculation asks for it
+    draft_share: int | None  # of kv_memory
 
     def make_cache(self) -> KvCache:
         """An empty cache over the pools."""
@@ -57,9 +69,23 @@ class Resources:
             FixedShape(table.rows, table.costs),
             time.perf_counter,
             self.config.speculation,
+            resources=Speculators(self._choose_draft) if self.draft is not None else None,
             executor=self.runner.executor,
             max_running=self.config.max_running,
         )
+
+    def _choose_draft(self) -> DraftChoice | Declined:
+        """Packs the draft model, if it fits the target. Its costs are guessed from its size until they are measured."""
+        draft, config = self.draft, self.config
+        assert draft is not None
+        mismatch = vocabulary_mismatch(self.model, draft)
+        if mismatch is not None:
+            return Declined(f"{draft.paths[0]} cannot draft for {self.model.config.name}: {mismatch}")
+        sizes = plan_draft(draft, self.backend, config, self.context_length, self.draft_share)
+        runtime = allocate_draft(draft, self.backend, config, sizes, self.context_length)
+        share = draft.tensor_bytes / self.model.tensor_bytes
+        plain = self.cost.seconds(1)
+        return DraftChoice(runtime, share, share * (self.cost.mixed_seconds(READ_ROWS, 1) / READ_ROWS) / plain)
 
     @property
     def fingerprint(self) -> str:
@@ -73,7 +99,10 @@ def allocate(model: LoadedModel, backend: Backend, config: EngineConfig) -> Reso
     program = model.program
     groups = program.kv_groups
     block_bytes = [backend.block_bytes(group, config.kv_type) for group in groups]
-    plan = plan_memory(groups, block_bytes, model.config.context_length, config)
+    draft = _open_draft(model, backend, config)
+    share = draft_share(draft, backend, config, sum(block_bytes)) if draft is not None else None
+    left = replace(config, kv_memory=config.kv_memory - share) if config.kv_memory and share else config
+    plan = plan_memory(groups, block_bytes, model.config.context_length, left)
     for reason in plan.reasons:
         _log.info("%s", reason)
     _log.info("KV cache: %.0f MiB of %s", plan.total_bytes / MIB, config.kv_type.value)
@@ -91,10 +120,19 @@ def allocate(model: LoadedModel, backend: Backend, config: EngineConfig) -> Reso
     model.release_pages()
     runner = StepRunner(backend, executor, limits, plan.context_length)
     cost = CostCurve(config.prefill_chunk + config.max_running)
-    resources = Resources(model, backend, config, plan.context_length, limits, pools, runner, cost, plan.total_bytes)
+    resources = Resources(
+        model, backend, config, plan.context_length, limits, pools, runner, cost, plan.total_bytes, draft, share
+    )
     if config.measure_cost:
         _measure(resources)
     return resources
+
+
+def _open_draft(model: LoadedModel, backend: Backend, config: EngineConfig) -> LoadedModel | None:
+    """Maps the draft model's file, unless the target refuses to speculate: then it is not even opened."""
+    if config.draft_model is None or ModelTarget(model, backend).verdict.refusal is not None:
+        return None
+    return load_model(config.draft_model)
 
 
 def _measure(resources: Resources) -> None:

@@ -45,6 +45,7 @@ class FakeSequence:
         self.draft_window = 0
         self.speculation: Tracked | None = None
         self.wishes: RequestSpeculation = NO_WISHES
+        self.cache_salt = b""
         self.sampling = SamplingSpec(seed=0)
         self.sampler: Any = None
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from typing import Any
 
 from ...kernels.errors import ConfigError
 from .contract import Speculator, Target
+from .draft_resources import DraftChoice
 
 AUTO = "auto"
 
@@ -23,8 +25,8 @@ class Declined:
 class Resources:
     """What factories may build on beside the target. `draft_model` is the operator's drafter, loaded on first use."""
 
-    draft_model: Callable[[], object | Declined] | None = None
-    options: Mapping[str, object] = field(default_factory=dict[str, object])
+    draft_model: Callable[[], DraftChoice | Declined] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 Factory = Callable[[Target, Resources], "Speculator | Declined"]
@@ -47,6 +49,7 @@ class Entry:
 
 # In the order in which `auto` tries them.
 BUILTIN: Mapping[str, Entry] = {
+    "draft-model": Entry("draft_model:create"),
     "ngram": Entry("ngram:create", weight_free=True),
 }
 

@@ -69,6 +69,7 @@ class SimulatedSequence:
         self.draft_window = 0
         self.speculation: Tracked | None = None
         self.wishes = NO_WISHES
+        self.cache_salt = b""
         self.sampling = SamplingSpec(seed=0, temperature=0.0)
         self.sampler: Any = None
 

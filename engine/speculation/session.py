@@ -23,6 +23,7 @@ from .registry import Registry, Resources
 logger = logging.getLogger(__name__)
 
 CATCH_UP_SECONDS = 0.005  # a piece of reading between two steps
+PAID_CATCH_UP_SECONDS = 0.05  # where reading is a step of another model, worth nothing in smaller pieces
 IDLE_SECONDS = 0.05  # between two steps: the next one runs on a machine that has gone to sleep
 NO_DRAFTS: tuple[Sequence[int], ...] = ()
 
@@ -160,7 +161,8 @@ class SpeculationSession:
         """One bounded piece of reading. True when the drafter knows the whole history."""
         started = self._clock()
         try:
-            tokens = armed.speculator.catch_up(armed.state, CATCH_UP_SECONDS)
+            paid = armed.speculator.capabilities.paid
+            tokens = armed.speculator.catch_up(armed.state, PAID_CATCH_UP_SECONDS if paid else CATCH_UP_SECONDS)
             ready = not armed.speculator.lag(armed.state)
         except Exception as fault:  # noqa: BLE001  (an algorithm's fault must not end the request)
             self.arming.disarm(sequence, armed, "raised", f"catch_up raised {fault!r}")
