@@ -52,15 +52,29 @@ class Report:
 class Armed:
     """A speculator's and the governor's state of a request, and the messages that go between them, made once."""
 
-    __slots__ = ("committed", "context", "offer", "outcome", "progress", "ready", "speculator", "state", "ticket")
+    __slots__ = (
+        "committed",
+        "context",
+        "limit",
+        "offer",
+        "outcome",
+        "progress",
+        "ready",
+        "request",
+        "speculator",
+        "state",
+        "ticket",
+    )
 
-    def __init__(self, speculator: Speculator, governor: Governor, request: RequestView, confidence: float) -> None:
+    def __init__(self, speculator: Speculator, governor: Governor, request: RequestView) -> None:
         self.speculator = speculator
+        self.request = request
         self.state: Any = speculator.open(request)
         self.ticket: Any = governor.open(speculator.capabilities, request.request_id)
+        self.limit = 0  # the window that policy and request allow
         self.ready = False  # in this step: it knows the whole history and may draft
         keep_going = partial(governor.keep_going, self.ticket)
-        self.context = DraftContext(self.state, 0, 0, 0, confidence, keep_going)
+        self.context = DraftContext(self.state, 0, 0, 0, 0.0, keep_going)
         self.committed = Committed(self.state, 0, (), None)
         self.offer = Offer(self.ticket, NO_DRAFT, 0)
         self.outcome = Outcome(self.ticket, asked=False)
@@ -85,8 +99,7 @@ class Tracked:
     wishes: RequestSpeculation
     armed: list[Armed] = field(default_factory=list[Armed])
     report: Report = field(default_factory=Report)
-    limit: int = 0  # the window that policy and request allow
     generation: int = -1  # of the policy it was armed under
     declined: str | None = None
-    disarmed: bool = False  # an algorithm broke its contract for it
+    disarmed: set[str] = field(default_factory=set[str])  # algorithms that broke their contract for it
     chosen: Armed | None = None  # whose draft the running step verifies

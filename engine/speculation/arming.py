@@ -36,7 +36,7 @@ class Arming:
         self.policy = policy
         self.registry = registry
         self.counts = SpeculationCounts()
-        self.speculator: Speculator | None = None
+        self.speculators: tuple[Speculator, ...] = ()  # those that cost nothing first
         self.declined: str | None = None  # why nothing is armed under this policy
         self.tracked: dict[str, SpeculativeSequence] = {}  # armed or declined, not ended
         self._curve = curve
@@ -58,7 +58,7 @@ class Arming:
             for sequence in self.tracked.values():
                 if sequence.speculation is not None:
                     self._close_all(sequence.speculation)
-                    sequence.speculation.disarmed = False
+                    sequence.speculation.disarmed.clear()
         self.governor = self._governor(policy.governor)
         self._settle()
 
@@ -67,11 +67,11 @@ class Arming:
         policy, reasons = self.policy, dict[str, str]()
         if not policy.enabled:
             return reasons
-        if self.speculator is None:
+        if not self.speculators:
             return {"type": self.declined or "no algorithm"}
-        most = self.speculator.capabilities.max_draft_tokens
+        most = max(speculator.capabilities.max_draft_tokens for speculator in self.speculators)
         if policy.draft_tokens is not None and policy.draft_tokens > most:
-            reasons["draft_tokens"] = f"{self.speculator.capabilities.name} drafts at most {most} tokens"
+            reasons["draft_tokens"] = f"at most {most} tokens are drafted"
         if policy.max_batch > self.max_running:
             reasons["max_batch"] = f"at most {self.max_running} requests run at the same time"
         return reasons
@@ -84,55 +84,75 @@ class Arming:
 
     def _settle(self) -> None:
         """Finds out what the policy's type means on this target."""
-        self.speculator, self.declined = None, None
+        self.speculators, self.declined = (), None
         if not self.policy.enabled:
             self.declined = "speculation is switched off"
             return
-        name = self.policy.type
+        serving: list[Speculator] = []
+        reasons: list[str] = []
+        has_weights = False
+        for name in self.registry.members(self.policy.type):
+            weight_free = self.registry.entries[name].weight_free
+            if has_weights and not weight_free:
+                continue  # one drafter with weights is enough; what costs nothing goes with it
+            made = self._make(name)
+            if isinstance(made, Declined):
+                reasons.append(made.reason if name == self.policy.type else f"{name}: {made.reason}")
+            else:
+                serving.append(made)
+                has_weights = has_weights or not weight_free
+        self.speculators = tuple(sorted(serving, key=lambda speculator: speculator.capabilities.paid))
+        if not serving:
+            self.declined = "; ".join(reasons) or "no algorithm is registered"
+
+    def _make(self, name: str) -> Speculator | Declined:
+        """The algorithm, made once. Why it cannot serve is logged once, and not at all if nobody asked for it."""
         if name not in self._made:
             made = self._made[name] = self.registry.create(name, self.target, self._resources)
             if isinstance(made, Declined):
-                logger.warning("speculation %r cannot serve %s: %s", name, self.target.name, made.reason)
-        made = self._made[name]
-        if isinstance(made, Declined):
-            self.declined = made.reason
-        else:
-            self.speculator = made
+                level = logging.WARNING if name == self.policy.type or self.target.verdict.refusal else logging.INFO
+                logger.log(level, "speculation %r cannot serve %s: %s", name, self.target.name, made.reason)
+        return self._made[name]
 
     def arm(self, sequence: SpeculativeSequence) -> Tracked:
-        """Late arming: at a request's first decode step that may speculate, over whatever its cache holds by then."""
+        """Arms a request, at its first decode step that may speculate and whenever the policy has changed since."""
         tracked = sequence.speculation
         if tracked is None:
             tracked = sequence.speculation = Tracked(sequence.wishes)
             self.tracked[sequence.request_id] = sequence
         tracked.generation = self.policy.generation
-        speculator = self.speculator
-        assert speculator is not None
-        capabilities = speculator.capabilities
-        tracked.limit = window(
-            self.policy, tracked.wishes, capabilities, self.target.verdict, adaptive=self.governor.adaptive
-        )
-        confidence = min_confidence(self.policy, capabilities)
-        reason = self._reason_against(sequence, tracked, speculator)
-        if reason is not None:
-            if tracked.declined != reason:
-                self.counts.declined[reason] += 1
-            tracked.declined = reason
-            self._close_all(tracked)
-        elif tracked.armed:
-            for armed in tracked.armed:
-                armed.context.min_confidence = confidence
-        elif not tracked.disarmed:
+        present = {id(armed.speculator): armed for armed in tracked.armed}
+        reason: str | None = None
+        for speculator in self.speculators:
+            capabilities = speculator.capabilities
+            limit = window(
+                self.policy, tracked.wishes, capabilities, self.target.verdict, adaptive=self.governor.adaptive
+            )
+            armed = present.get(id(speculator))
+            why_not = self._reason_against(sequence, limit, speculator)
+            if why_not is not None:
+                reason = reason or why_not
+                if armed is not None:
+                    self._close(tracked, armed)
+                continue
+            if armed is None and capabilities.name not in tracked.disarmed:
+                armed = self._open(sequence, tracked, speculator)
+            if armed is not None:
+                armed.limit = limit
+                armed.context.min_confidence = min_confidence(self.policy, capabilities)
+        if tracked.armed:
             tracked.declined = None
-            self._open(sequence, tracked, speculator, confidence)
+        elif reason is not None and reason != tracked.declined:
+            self.counts.declined[reason] += 1
+            tracked.declined = reason
         return tracked
 
     @staticmethod
-    def _reason_against(sequence: SpeculativeSequence, tracked: Tracked, speculator: Speculator) -> str | None:
+    def _reason_against(sequence: SpeculativeSequence, limit: int, speculator: Speculator) -> str | None:
         needs = speculator.capabilities
-        if not tracked.wishes.enabled:
+        if not sequence.wishes.enabled:
             return "the request switched it off"
-        if tracked.limit == 0:
+        if limit == 0:
             return "draft_tokens is 0"
         if sequence.max_length - sequence.num_prompt < 2:
             return "the request cannot emit two tokens"
@@ -140,27 +160,31 @@ class Arming:
             return "the algorithm needs the prompt's hidden rows"
         return None
 
-    def _open(self, sequence: SpeculativeSequence, tracked: Tracked, speculator: Speculator, confidence: float) -> None:
+    def _open(self, sequence: SpeculativeSequence, tracked: Tracked, speculator: Speculator) -> Armed | None:
         try:
-            armed = Armed(speculator, self.governor, sequence, confidence)
+            armed = Armed(speculator, self.governor, sequence)
         except Exception as fault:  # noqa: BLE001  (an algorithm's fault must not end the request)
-            self._note_disarmed(sequence, tracked, "raised", f"open raised {fault!r}")
-            return
+            self._note_disarmed(sequence, tracked, speculator, "raised", f"open raised {fault!r}")
+            return None
         tracked.armed.append(armed)
         self.counts.armed += 1
+        return armed
 
     def disarm(self, sequence: SpeculativeSequence, armed: Armed, kind: str, fault: str) -> None:
         """An algorithm broke its contract for this request. The request goes on without it."""
         tracked = sequence.speculation
         assert tracked is not None
-        self._note_disarmed(sequence, tracked, kind, fault)
         self._close(tracked, armed)
+        self._note_disarmed(sequence, tracked, armed.speculator, kind, fault)
 
-    def _note_disarmed(self, sequence: SpeculativeSequence, tracked: Tracked, kind: str, fault: str) -> None:
+    def _note_disarmed(
+        self, sequence: SpeculativeSequence, tracked: Tracked, speculator: Speculator, kind: str, fault: str
+    ) -> None:
         logger.error("request %s: speculation is disarmed: %s", sequence.request_id, fault)
         self.counts.disarmed[kind] += 1
-        tracked.disarmed = True
-        tracked.declined = f"disarmed: {fault}"
+        tracked.disarmed.add(speculator.capabilities.name)
+        if not tracked.armed:
+            tracked.declined = f"disarmed: {fault}"
 
     def _close_all(self, tracked: Tracked) -> None:
         for armed in list(tracked.armed):

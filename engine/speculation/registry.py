@@ -76,24 +76,17 @@ class Registry:
         if name not in self.names:
             raise ConfigError(f"unknown speculation type {name!r}; known: {', '.join(self.names)}")
 
+    def members(self, name: str) -> tuple[str, ...]:
+        """The algorithms that a policy's `type` stands for, best first."""
+        self.check(name)
+        return tuple(self.entries) if name == AUTO else (name,)
+
     def create(self, name: str, target: Target, resources: Resources) -> Speculator | Declined:
         """The named algorithm for a target, or why there is none. A target's refusal outranks everything else: then no
         factory runs, so no draft file is opened."""
-        self.check(name)
+        entry = self.entries[name]
         if target.verdict.refusal is not None:
             return Declined(target.verdict.refusal)
-        if name == AUTO:
-            return self._first(target, resources)
-        entry = self.entries[name]
         if entry.weight_free and target.verdict.unprofitable is not None:
             return Declined(target.verdict.unprofitable)
         return entry.load()(target, resources)
-
-    def _first(self, target: Target, resources: Resources) -> Speculator | Declined:
-        reasons: list[str] = []
-        for name in self.entries:
-            made = self.create(name, target, resources)
-            if not isinstance(made, Declined):
-                return made
-            reasons.append(f"{name}: {made.reason}")
-        return Declined("; ".join(reasons) or "no algorithm is registered")

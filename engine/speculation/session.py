@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from ...kernels.backend import Executor, RowHandle
 from .armed import NO_DRAFT, Armed, SpeculativeSequence, Tracked
 from .arming import Arming
 from .contract import NO_SCORES, Draft, Speculator, Target
 from .governor import GOVERNORS
-from .governor.contract import CostCurve, Offer, Outcome, Situation, StepRecord
+from .governor.contract import CostCurve, Outcome, Situation, StepRecord
 from .policy import SpeculationPolicy, patched
 from .registry import Registry, Resources
 
@@ -26,6 +26,8 @@ CATCH_UP_SECONDS = 0.005  # a piece of reading between two steps
 PAID_CATCH_UP_SECONDS = 0.05  # where reading is a step of another model, worth nothing in smaller pieces
 IDLE_SECONDS = 0.05  # between two steps: the next one runs on a machine that has gone to sleep
 NO_DRAFTS: tuple[Sequence[int], ...] = ()
+
+Asked: TypeAlias = tuple[int, SpeculativeSequence, Armed]  # number of the entry, its sequence, whom to ask
 
 
 class PlannedRows(Protocol):
@@ -104,7 +106,7 @@ class SpeculationSession:
         count = len(running)
         self._situation.sequences = count
         self._situation.context = sum(s.num_computed for s in running) // count if count else 0
-        self._eligible = arming.speculator is not None and not crowded and 0 < count <= arming.policy.max_batch
+        self._eligible = bool(arming.speculators) and not crowded and 0 < count <= arming.policy.max_batch
         if not self._eligible or not all(len(s.tokens) - s.num_computed == 1 for s in running):
             self._eligible = False
             for sequence in running:
@@ -130,9 +132,9 @@ class SpeculationSession:
             tracked = self.arming.arm(sequence)
         tracked.chosen = None
         remaining = sequence.max_length - len(sequence.tokens)
-        limit = min(tracked.limit, remaining - 1)
         widest = 0
-        for armed in tracked.armed:
+        for armed in tuple(tracked.armed):
+            limit = min(armed.limit, remaining - 1)
             armed.ready = armed.outcome.asked = False
             armed.outcome.draft, armed.outcome.window, armed.outcome.accepted = None, 0, 0
             self._outcomes.append(armed.outcome)
@@ -181,27 +183,35 @@ class SpeculationSession:
         """The tokens to verify, one list per entry; nothing at all when no entry has any."""
         if not self._eligible:
             return NO_DRAFTS
-        asked: list[tuple[int, SpeculativeSequence, Armed]] = []
+        free: list[Asked] = []
+        paid: list[Asked] = []
         for number, rows in enumerate(entries):
             tracked = rows.sequence.speculation
             if rows.window <= 0 or tracked is None:
                 continue
             for armed in tracked.armed:
                 if armed.ready:
-                    tokens = rows.sequence.tokens
                     armed.offer.limit = min(armed.offer.limit, rows.window)
-                    armed.context.max_tokens = armed.offer.limit
-                    armed.context.token_id = tokens[-1]
-                    armed.context.position = len(tokens) - 1
-                    armed.outcome.asked = True
-                    asked.append((number, rows.sequence, armed))
-        return self._choose(entries, asked) if asked else NO_DRAFTS
+                    (paid if armed.speculator.capabilities.paid else free).append((number, rows.sequence, armed))
+        offered = self._ask(free) if free else []
+        if paid:
+            offered += self._ask([item for item in paid if self._is_wanted(item[2], offered)])
+        return self._choose(len(entries), offered) if offered else NO_DRAFTS
 
-    def _choose(
-        self, entries: Sequence[PlannedRows], asked: list[tuple[int, SpeculativeSequence, Armed]]
-    ) -> Sequence[Sequence[int]]:
-        offers: list[Offer] = []
-        offered: list[tuple[int, SpeculativeSequence, Armed]] = []
+    def _is_wanted(self, armed: Armed, offered: list[Asked]) -> bool:
+        """Whether a drafter that costs time is worth asking beside the drafts that cost nothing."""
+        others = [other.offer for _, sequence, other in offered if armed.request is sequence]
+        return not others or self.arming.governor.beats(armed.ticket, others, self._situation)
+
+    def _ask(self, asked: list[Asked]) -> list[Asked]:
+        """Proposals of these; returns those that proposed anything."""
+        for _, sequence, armed in asked:
+            context, tokens = armed.context, sequence.tokens
+            context.max_tokens = armed.offer.limit
+            context.token_id = tokens[-1]
+            context.position = len(tokens) - 1
+            armed.outcome.asked = True
+        offered: list[Asked] = []
         for item, draft in zip(asked, self._propose(asked), strict=True):
             _, sequence, armed = item
             assert sequence.speculation is not None
@@ -209,14 +219,14 @@ class SpeculationSession:
             sequence.speculation.report.drafted += len(draft.token_ids)
             sequence.speculation.report.draft_seconds += draft.seconds
             if draft.token_ids:
-                offers.append(armed.offer)
                 offered.append(item)
             else:
                 self.counts.no_draft[draft.reason or "no reason given"] += 1
-        if not offers:
-            return NO_DRAFTS
-        windows = self.arming.governor.choose(offers, self._situation)
-        drafts: list[Sequence[int]] = [()] * len(entries)
+        return offered
+
+    def _choose(self, num_entries: int, offered: list[Asked]) -> Sequence[Sequence[int]]:
+        windows = self.arming.governor.choose([armed.offer for _, _, armed in offered], self._situation)
+        drafts: list[Sequence[int]] = [()] * num_entries
         for (number, sequence, armed), size in zip(offered, windows, strict=True):
             if size:
                 drafts[number] = self._take(sequence, armed, size)
@@ -236,7 +246,7 @@ class SpeculationSession:
         self.counts.window = max(self.counts.window, size)
         return tokens
 
-    def _propose(self, asked: list[tuple[int, SpeculativeSequence, Armed]]) -> list[Draft]:
+    def _propose(self, asked: list[Asked]) -> list[Draft]:
         """Drafts in the order of `asked`; one call per algorithm. A faulty algorithm is asked again request by request,
         so that only those it fails for lose it."""
         if len(asked) == 1:
@@ -368,12 +378,11 @@ class SpeculationSession:
     def snapshot(self) -> dict[str, object]:
         """The body of GET /admin/speculation."""
         arming, counts = self.arming, self.counts
-        speculator = arming.speculator
         return {
             "policy": arming.policy.as_dict(),
             "not_effective": arming.not_effective(),
             "declined": arming.declined,
-            "algorithm": speculator.capabilities.name if speculator is not None else None,
+            "algorithms": [speculator.capabilities.name for speculator in arming.speculators],
             "armed": counts.armed,
             "steps": dict(counts.steps),
             "step_seconds": dict(counts.seconds),
@@ -382,7 +391,7 @@ class SpeculationSession:
             "no_draft": dict(counts.no_draft),
             "declined_requests": dict(counts.declined),
             "disarmed": dict(counts.disarmed),
-            "gap_errors": speculator.num_gap_errors if speculator is not None else 0,
+            "gap_errors": sum(speculator.num_gap_errors for speculator in arming.speculators),
             "governor": {"name": arming.governor.name, **arming.governor.snapshot()},
         }
 

@@ -120,8 +120,7 @@ def test_governors_neighbours_and_policy_changes_change_nothing() -> None:
 
 
 def runtime_of(engine: Drive) -> Any:
-    speculator = engine.core.session.arming.speculator
-    assert isinstance(speculator, DraftModelSpeculator)
+    (speculator,) = (s for s in engine.core.session.arming.speculators if isinstance(s, DraftModelSpeculator))
     return speculator._runtime
 
 
@@ -173,7 +172,7 @@ def test_a_model_of_another_vocabulary_is_declined_by_name() -> None:
 def test_without_a_draft_model_it_declines_and_auto_goes_on() -> None:
     engine = Drive(target(), backend(), context_length=320, kv_memory=16 << 20)
     session = engine.core.session
-    assert session.snapshot()["algorithm"] == "ngram"
+    assert session.snapshot()["algorithms"] == ["ngram"]
     changed = session.change({"type": "draft-model"})
     assert changed["not_effective"] == {"type": "no draft model was given (--draft-model)"}
     check(engine.one(PROMPT, settings(0.0, 1)), plain(0.0, 1))

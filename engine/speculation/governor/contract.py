@@ -106,6 +106,10 @@ class Governor(Protocol):
         """How many tokens may be drafted now, at most `limit`; 0: parked. With a lag, whether to read on instead."""
         ...
 
+    def beats(self, ticket: Any, offers: Sequence[Offer], situation: Situation) -> bool:
+        """Whether running a paid drafter is expected to beat the drafts that its request has for nothing."""
+        ...
+
     def keep_going(self, ticket: Any, position: int, grade: int) -> bool:
         """A paid drafter has drafted the token at `position` (0 is the first) with `grade`: is one more worth it?"""
         ...

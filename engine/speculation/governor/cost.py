@@ -83,6 +83,20 @@ class CostGovernor:
         prices = self._pricing.list(situation.sequences, situation.context)
         return ticket.paid.plan(prices, situation.sequences, limit, progress, self._budget)
 
+    def beats(self, ticket: Ticket, offers: Sequence[Offer], situation: Situation) -> bool:
+        """Compares the best rate of the free drafts with what the paid one should reach."""
+        if ticket.paid is None:
+            return True
+        prices = self._pricing.list(situation.sequences, situation.context)
+        return ticket.paid.expected_rate > max(self._best_rate(offer, situation, prices) for offer in offers)
+
+    def _best_rate(self, offer: Offer, situation: Situation, prices: PriceList) -> float:
+        expected = best = float(situation.sequences)
+        for rows, survival in enumerate(self._survivals(offer)[: len(prices.prices) - 1], 1):
+            expected += survival
+            best = max(best, expected / prices.prices[rows])
+        return best
+
     def keep_going(self, ticket: Ticket, position: int, grade: int) -> bool:
         """One more token of a paid draft, if it is worth its step."""
         return ticket.paid is not None and ticket.paid.keep_going(position, grade)

@@ -33,6 +33,10 @@ class OffGovernor:
         """All of it."""
         return limit
 
+    def beats(self, ticket: str, offers: Sequence[Offer], situation: Situation) -> bool:
+        """No: a draft in hand is enough."""
+        return False
+
     def keep_going(self, ticket: str, position: int, grade: int) -> bool:
         """Always; the window ends a draft."""
         return True

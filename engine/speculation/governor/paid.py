@@ -85,6 +85,7 @@ class PaidTicket:
         "_survival",
         "_window",
         "drafter",
+        "expected_rate",
         "grades",
         "positions",
         "trial",
@@ -98,6 +99,7 @@ class PaidTicket:
         self._prices: list[float] = []
         self._sequences = 1
         self._window = 0
+        self.expected_rate = 0.0  # tokens per unit, by the last plan
 
     def plan(self, prices: PriceList, sequences: int, limit: int, progress: Progress, budget: Budget) -> int:
         """Tokens that may be drafted: `limit` if drafting is expected to pay, fewer as a trial, else 0."""
@@ -109,7 +111,9 @@ class PaidTicket:
         if not window and limit:
             window = min(limit, TRIAL_TOKENS)
             loss = reading + window * self.drafter.draft_cost + prices.prices[window] - prices.prices[0]
+            expected_rate = self.expected_rate
             self.trial = loss <= budget.left and self._gain(self._hope, limit, progress) > loss
+            self.expected_rate = expected_rate
             if not self.trial:
                 window = 0
         self._window = window
@@ -129,6 +133,7 @@ class PaidTicket:
             survival *= mean(k - 1)
             expected += survival
             best = min(best, (self._prices[k] + k * self.drafter.draft_cost) / expected)
+        self.expected_rate = 1 / best  # tokens per unit
         more = min(progress.remaining, EXPECTED_MORE + progress.emitted)
         return (plain / GAIN_MARGIN - best) * more
 

@@ -118,6 +118,10 @@ class ProbeGovernor:
         """The whole window, or nothing."""
         return limit if self._may_draft() else 0
 
+    def beats(self, ticket: str, offers: Sequence[Offer], situation: Situation) -> bool:
+        """No: a draft in hand is enough."""
+        return False
+
     def keep_going(self, ticket: str, position: int, grade: int) -> bool:
         """Always; the window ends a draft."""
         return True

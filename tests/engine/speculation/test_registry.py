@@ -29,7 +29,7 @@ def test_every_builtin_line_can_be_imported() -> None:
 
 def test_an_unknown_name_lists_the_known() -> None:
     with pytest.raises(ConfigError, match=r"'medusa'; known: auto, .*ngram"):
-        Registry().create("medusa", FakeTarget(), Resources())
+        Registry().members("medusa")
 
 
 def test_an_error_inside_a_module_is_not_disguised() -> None:
@@ -46,11 +46,10 @@ def test_extending_gives_a_new_table() -> None:
             base.extended(taken, serving())
 
 
-def test_auto_takes_the_first_that_serves_and_reports_all_that_do_not() -> None:
-    table = registry(("a", declining("no file")), ("b", serving()), ("c", serving()))
-    assert isinstance(table.create("auto", FakeTarget(), Resources()), Scripted)
-    table = registry(("a", declining("no file")), ("b", declining("no head")))
-    assert table.create("auto", FakeTarget(), Resources()) == Declined("a: no file; b: no head")
+def test_auto_stands_for_all_in_order() -> None:
+    table = registry(("a", declining("no file")), ("b", serving()))
+    assert table.members("auto") == ("a", "b") and table.members("b") == ("b",)
+    assert Registry().members("auto")[-1] == "ngram", "what costs nothing comes last"
 
 
 def test_a_refusal_outranks_everything_and_no_factory_runs() -> None:
@@ -58,9 +57,8 @@ def test_a_refusal_outranks_everything_and_no_factory_runs() -> None:
         raise AssertionError("the draft file would have been opened")
 
     target = FakeTarget(verdict=Verdict(refusal="its verify cannot reproduce its decode", unprofitable="slow"))
-    for name in ("auto", "mine"):
-        made = registry(("mine", Entry(factory))).create(name, target, Resources())
-        assert made == Declined("its verify cannot reproduce its decode")
+    made = registry(("mine", Entry(factory))).create("mine", target, Resources())
+    assert made == Declined("its verify cannot reproduce its decode")
 
 
 def test_unprofitable_concerns_weight_free_algorithms_only() -> None:
@@ -68,4 +66,3 @@ def test_unprofitable_concerns_weight_free_algorithms_only() -> None:
     table = registry(("free", serving(weight_free=True)), ("head", serving()))
     assert table.create("free", target, Resources()) == Declined("needs its own drafter")
     assert isinstance(table.create("head", target, Resources()), Scripted)
-    assert isinstance(table.create("auto", target, Resources()), Scripted)

@@ -278,7 +278,36 @@ def test_kinds_of_steps() -> None:
     assert rig.session.snapshot()["steps"] == rig.session.counts.steps
 
 
-def test_an_unknown_type_is_declined_by_name() -> None:
-    table = Registry({"a": Entry(lambda t, r: Declined("no file"))})
-    session = SpeculationSession(FakeTarget(), Linear(), Clock(), SpeculationPolicy(), table)
-    assert session.arming.declined == "a: no file"
+def session_over(**entries: Entry) -> SpeculationSession:
+    return SpeculationSession(FakeTarget(), Linear(), Clock(), SpeculationPolicy(), Registry(entries))
+
+
+def test_auto_arms_the_first_with_weights_and_what_costs_nothing() -> None:
+    def serving(name: str, weight_free: bool, paid: bool) -> Entry:
+        made = Scripted(capabilities=Capabilities(name, 8, (0.5,), paid=paid))
+        return Entry(lambda target, resources: made, weight_free)
+
+    session = session_over(
+        a=Entry(lambda t, r: Declined("no file")),
+        b=serving("b", False, True),
+        c=serving("c", False, True),
+        d=serving("d", True, False),
+    )
+    assert session.snapshot()["algorithms"] == ["d", "b"]
+    session = session_over(a=Entry(lambda t, r: Declined("no file")), b=Entry(lambda t, r: Declined("no head")))
+    assert session.arming.declined == "a: no file; b: no head"
+
+
+def test_a_paid_drafter_is_asked_only_if_it_should_beat_the_free_draft() -> None:
+    free = Scripted(lambda context: draft([1, 2, 3]), Capabilities("free", 8, (0.9,)))
+    paid = Scripted(lambda context: draft([4, 5, 6]), Capabilities("paid", 8, (0.95,), paid=True, draft_cost=0.2))
+    sequence = FakeSequence([5, 6, 7])
+    for prior, expected in (((0.9,), [1, 2, 3]), ((0.05,), [4, 5, 6])):
+        free.capabilities = replace(free.capabilities, grade_priors=prior, name=f"free {prior}")
+        session = session_over(
+            free=Entry(lambda t, r: free, weight_free=True), paid=Entry(lambda t, r: paid, weight_free=False)
+        )
+        sequence.speculation = None
+        session.prepare((sequence,), crowded=False)
+        assert list(session.draft((Rows(sequence, sequence.draft_window),))[0]) == expected
+    assert len(paid.contexts) == 1
