@@ -16,7 +16,10 @@ size_t round64(size_t n) { return (n + 63) / 64 * 64; }
 }  // namespace
 
 RowBuffer::RowBuffer(int64_t width, bool of_logits, int64_t rows)
-    : width(width), stride((width + 15) / 16 * 16), rows(rows), of_logits(of_logits),
+    : width(width),
+      stride((width + 15) / 16 * 16),
+      rows(rows),
+      of_logits(of_logits),
       memory_(size_t(rows) * size_t(stride) * 4) {
   data = memory_.as<float>();
 }
@@ -83,7 +86,9 @@ bool Executor::copy_input(RowBuffer& into, const Executor& from, int tap, int64_
   if (!from.valid() || tap < 0 || size_t(tap) >= from.taps_.size() || !from.step_.taps[size_t(tap)])
     return refuse("the source executor's last step has no such output");
   const RowBuffer& source = from.tap(tap);
-  if (source.width != into.width) return refuse("an input of width %lld cannot take rows of width %lld", (long long)into.width, (long long)source.width);
+  if (source.width != into.width)
+    return refuse("an input of width %lld cannot take rows of width %lld", (long long)into.width,
+                  (long long)source.width);
   if (start < 0 || count < 0 || count > into.rows || start + count > from.step_.count(source.of_logits))
     return refuse("rows %lld:%lld of the source are not there", (long long)start, (long long)(start + count));
   for (int64_t r = 0; r < count; ++r) std::memcpy(into.row(r), source.row(start + r), size_t(into.width) * 4);
@@ -119,16 +124,21 @@ bool Executor::check(const Step& b) {
   const int rows = b.rows(), sequences = b.sequences();
   if (rows < 1 || rows > limits.max_rows) return refuse("%d rows; 1 to %lld allowed", rows, (long long)limits.max_rows);
   if (b.positions.size() != b.token_ids.size()) return refuse("%zu positions for %d rows", b.positions.size(), rows);
-  if (sequences < 1 || sequences > limits.max_sequences) return refuse("%d sequences; 1 to %lld allowed", sequences, (long long)limits.max_sequences);
+  if (sequences < 1 || sequences > limits.max_sequences)
+    return refuse("%d sequences; 1 to %lld allowed", sequences, (long long)limits.max_sequences);
   if (b.row_offsets.size() != size_t(sequences) + 1 || b.row_offsets.front() != 0 || b.row_offsets.back() != rows)
     return refuse("row offsets must be %d numbers from 0 to %d", sequences + 1, rows);
-  if (int64_t(b.logits_rows.size()) > limits.max_logits_rows) return refuse("%zu rows want logits; at most %lld allowed", b.logits_rows.size(), (long long)limits.max_logits_rows);
+  if (int64_t(b.logits_rows.size()) > limits.max_logits_rows)
+    return refuse("%zu rows want logits; at most %lld allowed", b.logits_rows.size(),
+                  (long long)limits.max_logits_rows);
   for (size_t i = 0; i < b.logits_rows.size(); ++i) {
     const int previous = i ? b.logits_rows[i - 1] : -1;
-    if (b.logits_rows[i] <= previous || b.logits_rows[i] >= rows) return refuse("logits row %d is out of order or range", b.logits_rows[i]);
+    if (b.logits_rows[i] <= previous || b.logits_rows[i] >= rows)
+      return refuse("logits row %d is out of order or range", b.logits_rows[i]);
   }
   for (int r = 0; r < rows; ++r)
-    if (b.token_ids[size_t(r)] < 0 || b.token_ids[size_t(r)] >= vocabulary_) return refuse("row %d: no token %d", r, b.token_ids[size_t(r)]);
+    if (b.token_ids[size_t(r)] < 0 || b.token_ids[size_t(r)] >= vocabulary_)
+      return refuse("row %d: no token %d", r, b.token_ids[size_t(r)]);
   std::fill(slot_used_.begin(), slot_used_.end(), 0);
   for (int s = 0; s < sequences; ++s)
     if (!check_sequence(b, s)) return false;
@@ -141,7 +151,8 @@ bool Executor::check_sequence(const Step& b, int s) {
   if (begin > end || end > b.rows()) return refuse("sequence %d has rows %d:%d", s, begin, end);
   if (b.positions[size_t(begin)] < 0) return refuse("row %d: position %d", begin, b.positions[size_t(begin)]);
   for (int r = begin + 1; r < end; ++r)
-    if (b.positions[size_t(r)] != b.positions[size_t(r) - 1] + 1) return refuse("row %d: position %d does not follow %d", r, b.positions[size_t(r)], b.positions[size_t(r) - 1]);
+    if (b.positions[size_t(r)] != b.positions[size_t(r) - 1] + 1)
+      return refuse("row %d: position %d does not follow %d", r, b.positions[size_t(r)], b.positions[size_t(r) - 1]);
   for (const BoundPool& bound : pools_)
     if (!check_blocks(b, s, bound)) return false;
   if (!pools_.empty()) {
@@ -157,12 +168,14 @@ bool Executor::check_blocks(const Step& b, int s, const BoundPool& bound) {
   const KvPool& pool = *bound.pool;
   const int slot = b.slots[size_t(s)];
   if (slot < 0 || slot >= pool.slots) return refuse("no slot %d", slot);
-  const int64_t first = b.positions[size_t(b.row_offsets[size_t(s)])], last = b.positions[size_t(b.row_offsets[size_t(s) + 1]) - 1];
+  const int64_t first = b.positions[size_t(b.row_offsets[size_t(s)])],
+                last = b.positions[size_t(b.row_offsets[size_t(s) + 1]) - 1];
   if (last / kBlock >= pool.max_blocks) return refuse("position %lld is beyond the block table", (long long)last);
   const int64_t oldest = bound.window > 0 && first >= bound.window ? first - bound.window + 1 : 0;
   const int32_t* blocks = pool.blocks_of(slot);
   for (int64_t i = oldest / kBlock; i <= last / kBlock; ++i)
-    if (blocks[i] < 0 || blocks[i] >= pool.num_blocks) return refuse("slot %d: entry %lld of the block table is %d", slot, (long long)i, blocks[i]);
+    if (blocks[i] < 0 || blocks[i] >= pool.num_blocks)
+      return refuse("slot %d: entry %lld of the block table is %d", slot, (long long)i, blocks[i]);
   return true;
 }
 

@@ -6,10 +6,17 @@
 namespace sf {
 
 ExpertRows::ExpertRows(std::shared_ptr<Routing> routing_, RowBuffer& src, int64_t hidden, int64_t out, int64_t max_rows)
-    : routing(std::move(routing_)), src(src), gathered(src.width, false, max_rows * routing->top_k),
-      gate(hidden, false, max_rows * routing->top_k), up(hidden, false, max_rows * routing->top_k),
-      down(out, false, max_rows * routing->top_k), sum(out, false, max_rows), rows(size_t(max_rows * routing->top_k)), ranks(rows.size()),
-      offsets(size_t(routing->experts) + 1), place(rows.size()) {}
+    : routing(std::move(routing_)),
+      src(src),
+      gathered(src.width, false, max_rows * routing->top_k),
+      gate(hidden, false, max_rows * routing->top_k),
+      up(hidden, false, max_rows * routing->top_k),
+      down(out, false, max_rows * routing->top_k),
+      sum(out, false, max_rows),
+      rows(size_t(max_rows * routing->top_k)),
+      ranks(rows.size()),
+      offsets(size_t(routing->experts) + 1),
+      place(rows.size()) {}
 
 void ExpertRows::group(int num_rows) {
   const int choices = num_rows * routing->top_k;
@@ -49,7 +56,11 @@ void GatherStage::run(const Step&, int chunk, int) noexcept {
 
 ExpertStage::ExpertStage(const Kernels& kernels, std::shared_ptr<ExpertRows> experts, std::shared_ptr<Matrices> gate,
                          std::shared_ptr<Matrices> up, Act act, bool quantise)
-    : kernels_(kernels), experts_(std::move(experts)), first_(std::move(gate)), second_(std::move(up)), act_(act),
+    : kernels_(kernels),
+      experts_(std::move(experts)),
+      first_(std::move(gate)),
+      second_(std::move(up)),
+      act_(act),
       quantise_(quantise) {
   if (quantise) experts_->gate.add_quantised();
 }
@@ -71,19 +82,23 @@ int ExpertStage::chunks(const Step&, int threads) {
   for (int e = 0; e < experts_->routing->experts; ++e) {
     const int rows = experts_->offsets[size_t(e) + 1] - experts_->offsets[size_t(e)];
     if (!rows) continue;
-    const Cut cut(rows, m.tiles(), m.in, pair * tile_nanoseconds(m, rows), chunk_budget(total, threads), second_ ? 2 : 1);
+    const Cut cut(rows, m.tiles(), m.in, pair * tile_nanoseconds(m, rows), chunk_budget(total, threads),
+                  second_ ? 2 : 1);
     parts_.push_back({e, cut, n});
     n += cut.chunks();
   }
   return n;
 }
 
-void ExpertStage::multiply_part(const PackedMatrix& m, const RowBuffer& from, RowBuffer& into, const Rectangle& r) const {
-  kernels_.linear->matmul(m, from.activations(version_), r.row_begin, r.row_end, r.tile_begin, r.tile_end, Epilogue{}, into.data, into.stride);
+void ExpertStage::multiply_part(const PackedMatrix& m, const RowBuffer& from, RowBuffer& into,
+                                const Rectangle& r) const {
+  kernels_.linear->matmul(m, from.activations(version_), r.row_begin, r.row_end, r.tile_begin, r.tile_end, Epilogue{},
+                          into.data, into.stride);
 }
 
 void ExpertStage::run(const Step&, int chunk, int) noexcept {
-  const auto after = std::upper_bound(parts_.begin(), parts_.end(), chunk, [](int c, const Part& p) { return c < p.first_chunk; });
+  const auto after =
+      std::upper_bound(parts_.begin(), parts_.end(), chunk, [](int c, const Part& p) { return c < p.first_chunk; });
   const Part& part = *(after - 1);
   Rectangle r = part.cut.at(chunk - part.first_chunk);
   r.row_begin += experts_->offsets[size_t(part.expert)];
@@ -103,7 +118,8 @@ void ExpertStage::run(const Step&, int chunk, int) noexcept {
   }
 }
 
-std::unique_ptr<RowOp> combine_op(const Kernels& k, RowBuffer& out, RowBuffer* residual, std::shared_ptr<ExpertRows> experts) {
+std::unique_ptr<RowOp> combine_op(const Kernels& k, RowBuffer& out, RowBuffer* residual,
+                                  std::shared_ptr<ExpertRows> experts) {
   class Combine : public RowOp {
    public:
     Combine(const Kernels& k, RowBuffer& out, RowBuffer* residual, std::shared_ptr<ExpertRows> experts)

@@ -16,11 +16,11 @@ class ExpertRows : public std::enable_shared_from_this<ExpertRows> {
 
   std::shared_ptr<Routing> routing;
   RowBuffer& src;
-  RowBuffer gathered, gate, up, down;       // [assignments][...]
-  RowBuffer sum;                            // [rows][out]
-  std::vector<int32_t> rows, ranks;         // [assignments]
-  std::vector<int32_t> offsets;             // [experts + 1]
-  std::vector<int32_t> place;               // [rows][top_k]: the assignment of each choice
+  RowBuffer gathered, gate, up, down;  // [assignments][...]
+  RowBuffer sum;                       // [rows][out]
+  std::vector<int32_t> rows, ranks;    // [assignments]
+  std::vector<int32_t> offsets;        // [experts + 1]
+  std::vector<int32_t> place;          // [rows][top_k]: the assignment of each choice
 };
 
 class GatherStage : public Stage {
@@ -39,7 +39,7 @@ class GatherStage : public Stage {
 class ExpertStage : public Stage {
  public:
   ExpertStage(const Kernels& kernels, std::shared_ptr<ExpertRows> experts, std::shared_ptr<Matrices> gate,
-              std::shared_ptr<Matrices> up, Act act, bool quantise);                                        // gated
+              std::shared_ptr<Matrices> up, Act act, bool quantise);  // gated
   ExpertStage(const Kernels& kernels, std::shared_ptr<ExpertRows> experts, std::shared_ptr<Matrices> down);
   int chunks(const Step& step, int threads) override;
   void run(const Step& step, int chunk, int worker) noexcept override;
@@ -62,6 +62,7 @@ class ExpertStage : public Stage {
 };
 
 // out = sum over chosen experts, ascending (+ residual)
-std::unique_ptr<RowOp> combine_op(const Kernels& k, RowBuffer& out, RowBuffer* residual, std::shared_ptr<ExpertRows> experts);
+std::unique_ptr<RowOp> combine_op(const Kernels& k, RowBuffer& out, RowBuffer* residual,
+                                  std::shared_ptr<ExpertRows> experts);
 
 }  // namespace sf

@@ -10,11 +10,19 @@ namespace sf {
 
 class KvPool : public std::enable_shared_from_this<KvPool> {
  public:
-  static size_t block_bytes(const KvLayout& layout, int layers, int heads) { return layout.bytes() * size_t(layers) * size_t(heads); }
+  static size_t block_bytes(const KvLayout& layout, int layers, int heads) {
+    return layout.bytes() * size_t(layers) * size_t(heads);
+  }
 
   KvPool(const KvLayout& layout, int layers, int heads, int64_t num_blocks, int64_t slots, int64_t max_blocks)
-      : layout(layout), layers(layers), heads(heads), num_blocks(num_blocks), slots(slots), max_blocks(max_blocks),
-        table(size_t(slots * max_blocks), -1), memory_(block_bytes() * size_t(num_blocks) + 64) {}  // 64: a tail's last load
+      : layout(layout),
+        layers(layers),
+        heads(heads),
+        num_blocks(num_blocks),
+        slots(slots),
+        max_blocks(max_blocks),
+        table(size_t(slots * max_blocks), -1),
+        memory_(block_bytes() * size_t(num_blocks) + 64) {}  // 64: a tail's last load
 
   size_t block_bytes() const { return block_bytes(layout, layers, heads); }
   const int32_t* blocks_of(int64_t slot) const { return table.data() + slot * max_blocks; }

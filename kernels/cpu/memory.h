@@ -1,5 +1,5 @@
-// Zeroed memory straight from the OS: pages cost nothing until they are written, and go back as a whole. Large pieces ask
-// for huge pages, because address translation costs a reader of scattered blocks more than the reading.
+// Zeroed memory straight from the OS: pages cost nothing until they are written, and go back as a whole. Large pieces
+// ask for huge pages, because address translation costs a reader of scattered blocks more than the reading.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +34,9 @@ class MappedMemory {
   uint8_t* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   template <class T>
-  T* as() const { return reinterpret_cast<T*>(data_); }
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
 
  private:
   static constexpr size_t kHuge = size_t(2) << 20;

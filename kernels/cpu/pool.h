@@ -13,8 +13,8 @@ namespace sf {
 class Job {
  public:
   virtual ~Job() = default;
-  // Chunks of `stage`. Called once per run, by one thread, after every earlier stage is complete. 0 skips the stage; the
-  // only chunk of a stage of one is run at once by the thread that asked, without waking or waiting for anybody.
+  // Chunks of `stage`. Called once per run, by one thread, after every earlier stage is complete. 0 skips the stage;
+  // the only chunk of a stage of one is run at once by the thread that asked, without waking or waiting for anybody.
   virtual int chunks(int stage) = 0;
   // Runs one chunk on thread `worker` (0 is the caller). Must not throw.
   virtual void run(int stage, int chunk, int worker) noexcept = 0;
@@ -41,7 +41,8 @@ class ThreadPool {
 
   int threads() const { return int(workers_.size()) + 1; }
 
-  // Runs all stages of a job; a second caller waits for the first. Ends early, between two stages, once `cancel` is set: then false.
+  // Runs all stages of a job; a second caller waits for the first. Ends early, between two stages, once `cancel` is
+  // set: then false.
   bool run(Job& job, int stages, const std::atomic<bool>* cancel = nullptr);
 
  private:

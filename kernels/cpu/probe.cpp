@@ -11,8 +11,11 @@ using Clock = std::chrono::steady_clock;
 class ProbeJob : public Job {
  public:
   ProbeJob(const std::vector<int>& chunks, int threads, double microseconds, int cancel_after)
-      : chunks_(chunks), spin_(std::chrono::nanoseconds(int64_t(microseconds * 1e3))), cancel_after_(cancel_after),
-        runs(new std::atomic<int>[chunks.size()]()), done(new std::atomic<int>[chunks.size()]()),
+      : chunks_(chunks),
+        spin_(std::chrono::nanoseconds(int64_t(microseconds * 1e3))),
+        cancel_after_(cancel_after),
+        runs(new std::atomic<int>[chunks.size()]()),
+        done(new std::atomic<int>[chunks.size()]()),
         by_worker(new std::atomic<int>[size_t(threads)]()) {}
 
   int chunks(int stage) override { return chunks_[size_t(stage)]; }

@@ -16,9 +16,10 @@ double tile_nanoseconds(const PackedMatrix& m, int64_t rows) {
 
 double chunk_budget(double total_ns, int threads) { return std::clamp(total_ns / (threads * 6), 2000., 200000.); }
 
-// Many rows are cut so that their inputs stay in the second-level cache while several tiles read them: a kernel arranges
-// its rows anew for every rectangle, which only pays with enough tiles.
-Cut::Cut(int64_t rows, int64_t tiles, int64_t in, double tile_ns, double budget_ns, int64_t unit) : rows(rows), tiles(tiles) {
+// Many rows are cut so that their inputs stay in the second-level cache while several tiles read them: a kernel
+// arranges its rows anew for every rectangle, which only pays with enough tiles.
+Cut::Cut(int64_t rows, int64_t tiles, int64_t in, double tile_ns, double budget_ns, int64_t unit)
+    : rows(rows), tiles(tiles) {
   if (rows == 0) return;
   const int64_t most = std::clamp<int64_t>(kRowBytes / in / 8 * 8, 16, 64), wanted_parts = (rows + most - 1) / most;
   rows_each = ((rows + wanted_parts - 1) / wanted_parts + 7) / 8 * 8;
@@ -41,14 +42,16 @@ void multiply(const Kernels& k, const Product& p, const ActivationRows& a, const
   e.bias = p.bias ? p.bias->data() : nullptr;
   e.residual = p.residual ? p.residual->data : nullptr;
   e.residual_stride = p.residual ? p.residual->stride : 0;
-  k.linear->matmul(p.weight->only(), a, r.row_begin, r.row_end, r.tile_begin, r.tile_end, e, p.out->data, p.out->stride);
+  k.linear->matmul(p.weight->only(), a, r.row_begin, r.row_end, r.tile_begin, r.tile_end, e, p.out->data,
+                   p.out->stride);
 }
 
 int ProductStage::chunks(const Step& step, int threads) {
   version_ = next_rows_version();
   const int rows = step.count(src_.of_logits);
   double total = 0;
-  for (const Product& p : products_) total += tile_nanoseconds(p.weight->only(), rows) * double(p.weight->only().tiles());
+  for (const Product& p : products_)
+    total += tile_nanoseconds(p.weight->only(), rows) * double(p.weight->only().tiles());
   int n = 0;
   for (size_t i = 0; i < products_.size(); ++i) {
     const PackedMatrix& m = products_[i].weight->only();
@@ -64,8 +67,15 @@ void ProductStage::run(const Step&, int chunk, int) noexcept {
   multiply(kernels_, products_[i], src_.activations(version_), cuts_[i].at(chunk));
 }
 
-GatedStage::GatedStage(const Kernels& kernels, RowBuffer& src, Product gate, Product up, RowBuffer& out, Act act, bool quantise)
-    : kernels_(kernels), src_(src), gate_(std::move(gate)), up_(std::move(up)), out_(out), act_(act), quantise_(quantise) {
+GatedStage::GatedStage(const Kernels& kernels, RowBuffer& src, Product gate, Product up, RowBuffer& out, Act act,
+                       bool quantise)
+    : kernels_(kernels),
+      src_(src),
+      gate_(std::move(gate)),
+      up_(std::move(up)),
+      out_(out),
+      act_(act),
+      quantise_(quantise) {
   if (quantise) out_.add_quantised();
 }
 
@@ -87,7 +97,8 @@ void GatedStage::run(const Step&, int chunk, int) noexcept {
     float* out = out_.row(i) + begin;
     kernels_.rows->gate(act_, gate_.out->row(i) + begin, up_.out->row(i) + begin, n, out);
     if (quantise_)
-      kernels_.linear->quantise_row(out, n, out_.q + i * width + begin, out_.d + (i * width + begin) / 32, out_.sums + (i * width + begin) / 16);
+      kernels_.linear->quantise_row(out, n, out_.q + i * width + begin, out_.d + (i * width + begin) / 32,
+                                    out_.sums + (i * width + begin) / 16);
   }
 }
 

@@ -18,8 +18,8 @@ struct Rectangle {
 
 // Cuts rows x tiles into rectangles that take neither too long to balance nor too short to be worth claiming.
 struct Cut {
-  // `tile_ns`: estimated nanoseconds of one tile for all rows; `budget_ns`: what a chunk should take; `unit`: tiles that
-  // must stay together.
+  // `tile_ns`: estimated nanoseconds of one tile for all rows; `budget_ns`: what a chunk should take; `unit`: tiles
+  // that must stay together.
   Cut(int64_t rows, int64_t tiles, int64_t in, double tile_ns, double budget_ns, int64_t unit);
   Cut() = default;
   int chunks() const { return int(row_parts * tile_parts); }
@@ -34,7 +34,10 @@ void multiply(const Kernels& k, const Product& p, const ActivationRows& a, const
 class ProductStage : public Stage {
  public:
   ProductStage(const Kernels& kernels, RowBuffer& src) : kernels_(kernels), src_(src) {}
-  void add(Product product) { products_.push_back(std::move(product)); cuts_.emplace_back(); }
+  void add(Product product) {
+    products_.push_back(std::move(product));
+    cuts_.emplace_back();
+  }
   int chunks(const Step& step, int threads) override;
   void run(const Step& step, int chunk, int worker) noexcept override;
 

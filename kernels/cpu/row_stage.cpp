@@ -74,8 +74,8 @@ std::unique_ptr<RowOp> angles_op(const Kernels& k, RopeAngles& a) {
   });
 }
 
-std::unique_ptr<RowOp> norm_op(const Kernels& k, RowBuffer& out, RowBuffer& src, std::shared_ptr<Vector> weight, float eps,
-                               int64_t groups) {
+std::unique_ptr<RowOp> norm_op(const Kernels& k, RowBuffer& out, RowBuffer& src, std::shared_ptr<Vector> weight,
+                               float eps, int64_t groups) {
   auto norm = k.rows->rms_norm;
   const int64_t part = src.width / groups;
   return op(0.6 * double(src.width), [=, &out, &src](const Step&, int64_t r) {
@@ -86,7 +86,8 @@ std::unique_ptr<RowOp> norm_op(const Kernels& k, RowBuffer& out, RowBuffer& src,
 
 std::unique_ptr<RowOp> add_op(const Kernels& k, RowBuffer& out, RowBuffer& a, RowBuffer& b) {
   auto add = k.rows->add;
-  return op(0.3 * double(out.width), [=, &out, &a, &b](const Step&, int64_t r) { add(a.row(r), b.row(r), out.width, out.row(r)); });
+  return op(0.3 * double(out.width),
+            [=, &out, &a, &b](const Step&, int64_t r) { add(a.row(r), b.row(r), out.width, out.row(r)); });
 }
 
 std::unique_ptr<RowOp> gate_op(const Kernels& k, RowBuffer& out, RowBuffer& gate, RowBuffer& up, Act act) {
@@ -104,14 +105,16 @@ std::unique_ptr<RowOp> rope_op(const Kernels& k, RowBuffer& buffer, RopeAngles& 
   });
 }
 
-std::unique_ptr<RowOp> kv_write_op(const Kernels& k, RowBuffer& key, RowBuffer& value, std::shared_ptr<KvPool> pool, int layer) {
+std::unique_ptr<RowOp> kv_write_op(const Kernels& k, RowBuffer& key, RowBuffer& value, std::shared_ptr<KvPool> pool,
+                                   int layer) {
   auto store = k.rows->kv_store;
   return op(1.5 * double(key.width + value.width), [=, &key, &value](const Step& step, int64_t r) {
     const KvLayout& l = pool->layout;
     const int position = step.positions[size_t(r)];
     const int64_t block = pool->blocks_of(step.row_slots[size_t(r)])[position / kBlock];
     for (int h = 0; h < pool->heads; ++h)
-      store(l, key.row(r) + h * l.key_dim, value.row(r) + h * l.value_dim, position % kBlock, pool->part(block, layer, h));
+      store(l, key.row(r) + h * l.key_dim, value.row(r) + h * l.value_dim, position % kBlock,
+            pool->part(block, layer, h));
   });
 }
 

@@ -1,5 +1,5 @@
-// Row operations: everything that computes a row from the same row. A run of them is one stage: each chunk takes a range
-// of rows through all of them while they are in the cache.
+// Row operations: everything that computes a row from the same row. A run of them is one stage: each chunk takes a
+// range of rows through all of them while they are in the cache.
 #pragma once
 #include "executor.h"
 
@@ -29,7 +29,12 @@ class RowStage : public Stage {
 
 // Router scores of a row: the chosen experts in ascending id, and their weights.
 struct Routing {
-  Routing(int64_t rows, int experts, int top_k) : experts(experts), top_k(top_k), ids(size_t(rows * top_k)), weights(ids.size()), scores(size_t(rows * experts)) {}
+  Routing(int64_t rows, int experts, int top_k)
+      : experts(experts),
+        top_k(top_k),
+        ids(size_t(rows * top_k)),
+        weights(ids.size()),
+        scores(size_t(rows * experts)) {}
   const int experts, top_k;
   std::vector<int32_t> ids;    // [rows][top_k]
   std::vector<float> weights;  // [rows][top_k]
@@ -43,11 +48,13 @@ struct RouteRule {
 
 std::unique_ptr<RowOp> embed_op(const Kernels& k, RowBuffer& out, std::shared_ptr<Matrices> table, float scale);
 std::unique_ptr<RowOp> angles_op(const Kernels& k, RopeAngles& angles);
-std::unique_ptr<RowOp> norm_op(const Kernels& k, RowBuffer& out, RowBuffer& src, std::shared_ptr<Vector> weight, float eps, int64_t groups);
+std::unique_ptr<RowOp> norm_op(const Kernels& k, RowBuffer& out, RowBuffer& src, std::shared_ptr<Vector> weight,
+                               float eps, int64_t groups);
 std::unique_ptr<RowOp> add_op(const Kernels& k, RowBuffer& out, RowBuffer& a, RowBuffer& b);
 std::unique_ptr<RowOp> gate_op(const Kernels& k, RowBuffer& out, RowBuffer& gate, RowBuffer& up, Act act);
 std::unique_ptr<RowOp> rope_op(const Kernels& k, RowBuffer& buffer, RopeAngles& angles, int64_t heads, bool neox);
-std::unique_ptr<RowOp> kv_write_op(const Kernels& k, RowBuffer& key, RowBuffer& value, std::shared_ptr<KvPool> pool, int layer);
+std::unique_ptr<RowOp> kv_write_op(const Kernels& k, RowBuffer& key, RowBuffer& value, std::shared_ptr<KvPool> pool,
+                                   int layer);
 std::unique_ptr<RowOp> select_op(RowBuffer& out, RowBuffer& src);
 std::unique_ptr<RowOp> scale_cap_op(const Kernels& k, RowBuffer& buffer, float scale, float cap);
 std::unique_ptr<RowOp> tap_op(RowBuffer& out, RowBuffer& src, int tap);

@@ -37,7 +37,8 @@ struct RowKernels {
   // x = cap * tanh(scale * x / cap), or scale * x where cap is 0
   void (*scale_cap)(float* x, int64_t n, float scale, float cap);
   // cos and sin of position * inv_freq, times magnitude
-  void (*rope_angles)(const double* inv_freq, int64_t pairs, double magnitude, int64_t position, float* cos, float* sin);
+  void (*rope_angles)(const double* inv_freq, int64_t pairs, double magnitude, int64_t position, float* cos,
+                      float* sin);
   // Rotates the first 2 * pairs dimensions of each head in place.
   void (*rope)(float* x, int64_t heads, int64_t head_dim, int64_t pairs, bool neox, const float* cos, const float* sin);
   void (*softmax)(const float* x, int64_t n, float* out);
@@ -54,23 +55,23 @@ struct RowKernels {
 // What all heads of an attend op share.
 struct AttendShape {
   KvLayout layout;
-  int group;        // query heads per KV head
-  int64_t window;   // 0: none
+  int group;       // query heads per KV head
+  int64_t window;  // 0: none
   float scale, softcap;
 };
 
 // Query rows of one sequence and one KV head: rows at consecutive positions, each with `group` adjacent query heads.
 struct AttendTask {
-  const float* query;      // [rows][query_stride], at this KV head's first query head
+  const float* query;  // [rows][query_stride], at this KV head's first query head
   int64_t query_stride;
-  float* out;              // [rows][out_stride], likewise
+  float* out;  // [rows][out_stride], likewise
   int64_t out_stride;
   int rows;
-  int64_t position;        // of the first row
-  const int32_t* blocks;   // the sequence's block table
-  const uint8_t* head;     // this layer and head's part of block 0
+  int64_t position;       // of the first row
+  const int32_t* blocks;  // the sequence's block table
+  const uint8_t* head;    // this layer and head's part of block 0
   size_t block_bytes;
-  const float* sinks;      // [group] or null
+  const float* sinks;  // [group] or null
 };
 
 // Record of one query vector: 16 floats (maximum, sum) and the value accumulator, padded to lanes.
@@ -88,10 +89,19 @@ struct AttendKernels {
   void (*attend)(const AttendShape& s, const AttendTask& t, float* scratch);
 };
 
-namespace portable { const RowKernels& row_kernels(); const AttendKernels& attend_kernels(); }
+namespace portable {
+const RowKernels& row_kernels();
+const AttendKernels& attend_kernels();
+}  // namespace portable
 #ifdef SF_X86
-namespace avx2 { const RowKernels& row_kernels(); const AttendKernels& attend_kernels(); }
-namespace avx512 { const RowKernels& row_kernels(); const AttendKernels& attend_kernels(); }
+namespace avx2 {
+const RowKernels& row_kernels();
+const AttendKernels& attend_kernels();
+}  // namespace avx2
+namespace avx512 {
+const RowKernels& row_kernels();
+const AttendKernels& attend_kernels();
+}  // namespace avx512
 #endif
 
 }  // namespace sf

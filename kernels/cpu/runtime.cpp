@@ -46,7 +46,8 @@ uint64_t next_rows_version() {
   return ++last;
 }
 
-std::shared_ptr<Matrices> pack(Runtime& runtime, Format format, int64_t parts, int64_t out, int64_t in, const uint8_t* data) {
+std::shared_ptr<Matrices> pack(Runtime& runtime, Format format, int64_t parts, int64_t out, int64_t in,
+                               const uint8_t* data) {
   auto m = std::make_shared<Matrices>();
   for (int64_t p = 0; p < parts; ++p) m->parts.push_back(allocate_packed(format, out, in));
   PackJob job(*m, data);
@@ -57,8 +58,12 @@ std::shared_ptr<Matrices> pack(Runtime& runtime, Format format, int64_t parts, i
 std::shared_ptr<Vector> widen(const Runtime& runtime, Format format, int64_t n, const uint8_t* data) {
   auto v = std::make_shared<Vector>(size_t(n));
   switch (format) {
-    case Format::F32: std::memcpy(v->data(), data, size_t(n) * 4); break;
-    case Format::F16: runtime.kernels.rows->f16_to_f32(reinterpret_cast<const uint16_t*>(data), n, v->data()); break;
+    case Format::F32:
+      std::memcpy(v->data(), data, size_t(n) * 4);
+      break;
+    case Format::F16:
+      runtime.kernels.rows->f16_to_f32(reinterpret_cast<const uint16_t*>(data), n, v->data());
+      break;
     case Format::BF16:
       for (int64_t i = 0; i < n; ++i) {
         uint16_t h;
@@ -67,7 +72,8 @@ std::shared_ptr<Vector> widen(const Runtime& runtime, Format format, int64_t n, 
         std::memcpy(v->data() + i, &u, 4);
       }
       break;
-    default: throw std::invalid_argument("a vector must be F32, F16 or BF16");
+    default:
+      throw std::invalid_argument("a vector must be F32, F16 or BF16");
   }
   return v;
 }

@@ -31,7 +31,9 @@ struct AttendWorkspace {
 
 class Runtime : public std::enable_shared_from_this<Runtime> {
  public:
-  Runtime(const std::string& isa, int threads) : kernels(find_kernels(isa)), pool(threads) { attend.scratch.resize(size_t(threads)); }
+  Runtime(const std::string& isa, int threads) : kernels(find_kernels(isa)), pool(threads) {
+    attend.scratch.resize(size_t(threads));
+  }
   const Kernels kernels;
   ThreadPool pool;  // runs one job at a time: executors of one runtime belong to one thread
   AttendWorkspace attend;
@@ -44,7 +46,8 @@ struct Matrices : std::enable_shared_from_this<Matrices> {
   std::vector<std::unique_ptr<PackedMatrix>> parts;
   const PackedMatrix& only() const { return *parts.front(); }
 };
-std::shared_ptr<Matrices> pack(Runtime& runtime, Format format, int64_t parts, int64_t out, int64_t in, const uint8_t* data);
+std::shared_ptr<Matrices> pack(Runtime& runtime, Format format, int64_t parts, int64_t out, int64_t in,
+                               const uint8_t* data);
 
 // A norm's or bias' weights, widened to float32 and padded to whole lanes.
 struct Vector : std::enable_shared_from_this<Vector> {

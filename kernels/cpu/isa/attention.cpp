@@ -3,80 +3,22 @@
 // are folded in ascending order. Nothing a vector computes depends on which vectors share its registers or its thread.
 #include <limits>
 
-#include "../rowops.h"
-#include "math.h"
+#include "attention_tiles.h"
 
 namespace sf::SF_ISA {
 namespace {
 
 #if defined(SF_ISA_avx512)
-constexpr int kLanesOfVectors = 8;  // vectors whose scores stay in registers together
+constexpr int kVectors = 8;  // vectors whose scores stay in registers together
 #elif defined(SF_ISA_avx2)
-constexpr int kLanesOfVectors = 3;
+constexpr int kVectors = 3;
 #else
-constexpr int kLanesOfVectors = 2;
+constexpr int kVectors = 2;
 #endif
 constexpr int kTilesPerSplit = kSplit / kBlock;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 int64_t round16(int64_t n) { return (n + 15) / 16 * 16; }
-
-// --- one block's keys and values, widened as they are read ---
-
-struct WideTile {  // float32: a block of an f32 cache, or a copy widened once for many vectors
-  const float* keys;
-  const float* values;
-  int64_t value_stride;
-  f32x16 key(int64_t d, int half) const { return load(keys + d * kBlock + half * 16); }
-  f32x16 value(int j, int64_t c) const { return load(values + j * value_stride + c); }
-};
-
-// The next block's part, asked for line by line while this one is worked on: blocks lie anywhere, so no hardware
-// prefetcher finds it, and asking for all of it at once would stall.
-struct Ahead {
-  const uint8_t* part = nullptr;
-  int64_t step = 0;  // bytes for every eight dimensions of a key
-  void fetch(int64_t d) const {
-    for (const uint8_t *line = part + d / 8 * step, *end = line + step; line < end; line += 64) __builtin_prefetch(line, 0, 2);
-  }
-};
-
-template <f32x16 (*kLoad)(const uint16_t*)>
-struct HalfTile {
-  const uint16_t* keys;
-  const uint16_t* values;
-  int64_t value_stride;
-  f32x16 key(int64_t d, int half) const { return kLoad(keys + d * kBlock + half * 16); }
-  f32x16 value(int j, int64_t c) const { return kLoad(values + j * value_stride + c); }
-};
-
-struct ByteTile {
-  const int8_t* keys;
-  const int8_t* values;
-  int64_t value_stride;
-  const uint16_t* key_scales;
-  const uint16_t* value_scales;
-  f32x16 key(int64_t d, int half) const {
-    return load_i8(keys + d * kBlock + half * 16) * load_f16(key_scales + d / 32 * kBlock + half * 16);
-  }
-  f32x16 value(int j, int64_t c) const {
-    return load_i8(values + j * value_stride + c) * splat(f16_to_f32(value_scales[c / 32 * kBlock + j]));
-  }
-};
-
-// Calls use(tile) with the view that fits the cache's format.
-template <class Use>
-void with_tile(const KvLayout& l, const uint8_t* p, Use use) {
-  const uint8_t* v = p + l.values_at();
-  switch (l.format) {
-    case KvFormat::F32: return use(WideTile{(const float*)p, (const float*)v, l.value_dim});
-    case KvFormat::F16: return use(HalfTile<load_f16>{(const uint16_t*)p, (const uint16_t*)v, l.value_dim});
-    case KvFormat::BF16: return use(HalfTile<load_bf16>{(const uint16_t*)p, (const uint16_t*)v, l.value_dim});
-    case KvFormat::Q8_0:
-      return use(ByteTile{(const int8_t*)p, (const int8_t*)v, l.value_dim, (const uint16_t*)(p + l.key_scales_at()),
-                          (const uint16_t*)(p + l.value_scales_at())});
-  }
-}
 
 // --- one tile against N vectors ---
 
@@ -86,10 +28,10 @@ struct Interval {
 
 struct Vectors {
   Ahead ahead;
-  const float* query[kLanesOfVectors];
-  float* record[kLanesOfVectors];  // [0] running maximum, [1..15] unused; then accumulator
-  float* sums[kLanesOfVectors];    // 16 lanes of the running sum
-  Interval seen[kLanesOfVectors];
+  const float* query[kVectors];
+  float* record[kVectors];  // [0] running maximum, [1..15] unused; then accumulator
+  float* sums[kVectors];    // 16 lanes of the running sum
+  Interval seen[kVectors];
 };
 
 uint32_t lanes_of(Interval seen) {  // one bit for each of 32 keys
@@ -171,7 +113,8 @@ void add_values(const Tile& tile, const Vectors& v, const float (&weights)[N][kB
 }
 
 template <int N, class Tile>
-void add_all_values(const Tile& tile, const Vectors& v, const float (&weights)[N][kBlock], int64_t value_dim, int lo, int hi) {
+void add_all_values(const Tile& tile, const Vectors& v, const float (&weights)[N][kBlock], int64_t value_dim, int lo,
+                    int hi) {
   constexpr int C = N == 1 ? 4 : N <= 3 ? 2 : 1;  // enough independent sums to hide the latency of one
   int64_t c = 0;
   for (; c + 16 * C <= round16(value_dim); c += 16 * C) add_values<N, C>(tile, v, weights, lo, hi, c);
@@ -179,11 +122,12 @@ void add_all_values(const Tile& tile, const Vectors& v, const float (&weights)[N
 }
 
 template <class Tile>
-void add_values_of_one(const Tile& tile, const Vectors& v, const float (&weights)[kBlock], int64_t value_dim, int i, int lo, int hi) {
+void add_values_of_one(const Tile& tile, const Vectors& v, const float (&weights)[kBlock], int64_t value_dim, int i,
+                       int lo, int hi) {
   if (lo >= hi) return;
   Vectors one;
   one.record[0] = v.record[i];
-  add_all_values<1>(tile, one, reinterpret_cast<const float(&)[1][kBlock]>(weights), value_dim, lo, hi);
+  add_all_values<1>(tile, one, reinterpret_cast<const float (&)[1][kBlock]>(weights), value_dim, lo, hi);
 }
 
 template <int N, class Tile>
@@ -198,7 +142,8 @@ void apply(const Tile& tile, const AttendShape& s, const Vectors& v) {
   weigh<N>(s, v, dots, weights);
   // The keys that all see together, and before and after them those that only some see: ascending for every vector.
   Interval all{0, kBlock};
-  for (int i = 0; i < N; ++i) all = {v.seen[i].lo > all.lo ? v.seen[i].lo : all.lo, v.seen[i].hi < all.hi ? v.seen[i].hi : all.hi};
+  for (int i = 0; i < N; ++i)
+    all = {v.seen[i].lo > all.lo ? v.seen[i].lo : all.lo, v.seen[i].hi < all.hi ? v.seen[i].hi : all.hi};
   if (all.hi < all.lo) all.hi = all.lo;
   for (int i = 0; i < N; ++i)
     add_values_of_one(tile, v, weights[i], dim, i, v.seen[i].lo, v.seen[i].hi < all.lo ? v.seen[i].hi : all.lo);
@@ -207,7 +152,7 @@ void apply(const Tile& tile, const AttendShape& s, const Vectors& v) {
     add_values_of_one(tile, v, weights[i], dim, i, v.seen[i].lo > all.hi ? v.seen[i].lo : all.hi, v.seen[i].hi);
 }
 
-template <class Tile, int N = kLanesOfVectors>
+template <class Tile, int N = kVectors>
 void apply_some(const Tile& tile, const AttendShape& s, const Vectors& v, int n) {
   if (n == N) return apply<N>(tile, s, v);
   if constexpr (N > 1) apply_some<Tile, N - 1>(tile, s, v, n);
@@ -244,7 +189,7 @@ void apply_rows(const Tile& tile, const AttendShape& s, const AttendTask& t, int
       v.record[n] = records + i * stride;
       v.sums[n] = sums + i * 16;
       v.seen[n] = seen;
-      if (++n < kLanesOfVectors) continue;
+      if (++n < kVectors) continue;
       apply_some(tile, s, v, n);
       v.ahead = {};  // once is enough
       n = 0;
@@ -282,7 +227,9 @@ struct Splits {
   int64_t first, last;
   bool contains(int64_t split) const { return first <= split && split <= last; }
 };
-Splits splits_of(const AttendShape& s, int64_t position) { return {oldest_key(s, position) / kSplit, position / kSplit}; }
+Splits splits_of(const AttendShape& s, int64_t position) {
+  return {oldest_key(s, position) / kSplit, position / kSplit};
+}
 
 void begin_records(const AttendShape& s, const AttendTask& t, int64_t split, float* records, float* sums) {
   const int64_t stride = record_floats(s.layout.value_dim);
@@ -313,9 +260,11 @@ void partial(const AttendShape& s, const AttendTask& t, int64_t split, float* re
   end = end > newest + 1 ? newest + 1 : end;
   for (int64_t b = begin; b < end; ++b) {
     Ahead ahead;
-    if (b < newest) ahead = {t.head + size_t(t.blocks[b + 1]) * t.block_bytes, int64_t(s.layout.bytes() * 8 / size_t(s.layout.key_dim))};
+    if (b < newest)
+      ahead = {t.head + size_t(t.blocks[b + 1]) * t.block_bytes,
+               int64_t(s.layout.bytes() * 8 / size_t(s.layout.key_dim))};
     with_tile(s.layout, t.head + size_t(t.blocks[b]) * t.block_bytes, [&](const auto& tile) {
-      if (vectors > kLanesOfVectors && s.layout.format != KvFormat::F32)
+      if (vectors > kVectors && s.layout.format != KvFormat::F32)
         apply_rows(widen(tile, s.layout, scratch), s, t, b * kBlock, ahead, records, scratch.sums);
       else
         apply_rows(tile, s, t, b * kBlock, ahead, records, scratch.sums);
@@ -358,7 +307,8 @@ void finish(const AttendShape& s, const AttendTask& t, int64_t first_split, floa
     const Splits seen = splits_of(s, t.position + r);
     for (int i = r * s.group; i < (r + 1) * s.group; ++i) {
       float* total = records[seen.first - first_split] + i * stride;
-      for (int64_t p = seen.first + 1; p <= seen.last; ++p) fold(total, records[p - first_split] + i * stride, s.layout.value_dim);
+      for (int64_t p = seen.first + 1; p <= seen.last; ++p)
+        fold(total, records[p - first_split] + i * stride, s.layout.value_dim);
       write_out(s, t, r, i - r * s.group, total);
     }
   }

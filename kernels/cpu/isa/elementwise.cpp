@@ -125,8 +125,8 @@ void kv_store(const KvLayout& layout, const float* key, const float* value, int 
 void kv_fill(const KvLayout& layout, float value, uint8_t* head);
 
 const RowKernels& row_kernels() {
-  static const RowKernels table{rms_norm, add,     gate,        scale_cap,  rope_angles, rope,
-                                softmax,  sigmoid_row, accumulate, kv_store,   kv_fill,     widen_f16};
+  static const RowKernels table{rms_norm, add,         gate,       scale_cap, rope_angles, rope,
+                                softmax,  sigmoid_row, accumulate, kv_store,  kv_fill,     widen_f16};
   return table;
 }
 

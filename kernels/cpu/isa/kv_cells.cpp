@@ -15,7 +15,8 @@ void store_cells(const KvLayout& l, const float* key, const float* value, int sl
   for (int64_t d = 0; d < l.value_dim; ++d) values[d] = convert(value[d]);
 }
 
-// Quantises up to 32 values: round(x / scale) with scale = amax / 127, which is stored as f16. A NaN makes the scale NaN.
+// Quantises up to 32 values: round(x / scale) with scale = amax / 127, which is stored as f16. A NaN makes the scale
+// NaN.
 uint16_t quantise(const float* x, int64_t n, int8_t* q) {
   float top = 0.f;
   for (int64_t i = 0; i < n; ++i) top = !(std::fabs(x[i]) <= top) ? std::fabs(x[i]) : top;
@@ -53,18 +54,25 @@ void fill_cells(uint8_t* p, size_t bytes, T value) {
 
 void kv_store(const KvLayout& layout, const float* key, const float* value, int slot, uint8_t* head) {
   switch (layout.format) {
-    case KvFormat::F32: return store_cells<float>(layout, key, value, slot, head, [](float x) { return x; });
-    case KvFormat::F16: return store_cells<uint16_t>(layout, key, value, slot, head, f32_to_f16);
-    case KvFormat::BF16: return store_cells<uint16_t>(layout, key, value, slot, head, f32_to_bf16);
-    case KvFormat::Q8_0: return store_q8(layout, key, value, slot, head);
+    case KvFormat::F32:
+      return store_cells<float>(layout, key, value, slot, head, [](float x) { return x; });
+    case KvFormat::F16:
+      return store_cells<uint16_t>(layout, key, value, slot, head, f32_to_f16);
+    case KvFormat::BF16:
+      return store_cells<uint16_t>(layout, key, value, slot, head, f32_to_bf16);
+    case KvFormat::Q8_0:
+      return store_q8(layout, key, value, slot, head);
   }
 }
 
 void kv_fill(const KvLayout& layout, float value, uint8_t* head) {
   switch (layout.format) {
-    case KvFormat::F32: return fill_cells<float>(head, layout.bytes(), value);
-    case KvFormat::F16: return fill_cells<uint16_t>(head, layout.bytes(), f32_to_f16(value));
-    case KvFormat::BF16: return fill_cells<uint16_t>(head, layout.bytes(), f32_to_bf16(value));
+    case KvFormat::F32:
+      return fill_cells<float>(head, layout.bytes(), value);
+    case KvFormat::F16:
+      return fill_cells<uint16_t>(head, layout.bytes(), f32_to_f16(value));
+    case KvFormat::BF16:
+      return fill_cells<uint16_t>(head, layout.bytes(), f32_to_bf16(value));
     case KvFormat::Q8_0:
       fill_cells<int8_t>(head, layout.bytes(), 1);
       fill_cells<uint16_t>(head + layout.key_scales_at(), layout.scales(layout.key_dim), f32_to_f16(value));

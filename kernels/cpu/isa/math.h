@@ -48,9 +48,11 @@ inline float exp(float x) {
 // 1 / (1 + e^-x)
 inline f32x16 sigmoid(f32x16 x) { return splat(1.f) / (splat(1.f) + exp(splat(0.f) - x)); }
 
-// Small |x|: odd minimax polynomial (Cephes' tanhf, error 2 ulp); otherwise 1 - 2 / (e^2|x| + 1) with the sign put back.
+// Small |x|: odd minimax polynomial (Cephes' tanhf, error 2 ulp); otherwise 1 - 2 / (e^2|x| + 1) with the sign put
+// back.
 inline f32x16 tanh(f32x16 x) {
-  constexpr float kOdd[] = {-5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f};
+  constexpr float kOdd[] = {-5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f,
+                            -3.33332819422e-1f};
   const f32x16 zero = splat(0.f), one = splat(1.f);
   f32x16 a = max(zero - x, x);  // |x|; NaN stays
   f32x16 z = a * a;
@@ -60,11 +62,12 @@ inline f32x16 tanh(f32x16 x) {
   return select_less(x, zero, zero - y, y);
 }
 
-// Natural logarithm within 2 ulp; 0 gives -infinity, negative and NaN give NaN. x = 2^e f with sqrt(1/2) <= f < sqrt(2);
-// log f by Cephes' logf polynomial.
+// Natural logarithm within 2 ulp; 0 gives -infinity, negative and NaN give NaN. x = 2^e f with sqrt(1/2) <= f <
+// sqrt(2); log f by Cephes' logf polynomial.
 inline f32x16 log(f32x16 x) {
-  constexpr float kPoly[] = {7.0376836292e-2f,  -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f, 1.4249322787e-1f,
-                             -1.6668057665e-1f, 2.0000714765e-1f,  -2.4999993993e-1f, 3.3333331174e-1f};
+  constexpr float kPoly[] = {7.0376836292e-2f,  -1.1514610310e-1f, 1.1676998740e-1f,
+                             -1.2420140846e-1f, 1.4249322787e-1f,  -1.6668057665e-1f,
+                             2.0000714765e-1f,  -2.4999993993e-1f, 3.3333331174e-1f};
   float in[16], out[16], exponent[16], fraction[16];
   store(in, x);
   for (int i = 0; i < 16; ++i) {  // split in integers; few callers, none of them hot
@@ -106,7 +109,8 @@ inline void sin_cos(double x, double& s, double& c) {
   const double z = r * r;
   double ps = -1. / 1307674368000., pc = 1. / 20922789888000.;  // Taylor to r^15 and r^16
   constexpr double kSin[] = {1. / 6227020800., -1. / 39916800., 1. / 362880., -1. / 5040., 1. / 120., -1. / 6., 1.};
-  constexpr double kCos[] = {-1. / 87178291200., 1. / 479001600., -1. / 3628800., 1. / 40320., -1. / 720., 1. / 24., -0.5, 1.};
+  constexpr double kCos[] = {-1. / 87178291200., 1. / 479001600., -1. / 3628800., 1. / 40320.,
+                             -1. / 720.,         1. / 24.,        -0.5,           1.};
   for (double k : kSin) ps = std::fma(ps, z, k);
   for (double k : kCos) pc = std::fma(pc, z, k);
   ps = ps * r;
