@@ -9,16 +9,17 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from .access import AccessLog
-from .api import chat, completions, models, operations, tokens
+from .api import chat, completions, models, operations, speculation, tokens
 from .errors import install_error_handlers
 from .openapi import install_openapi
 from .schema.chat import ChatRequest
 from .schema.completions import CompletionRequest
+from .schema.speculation import PolicyChange
 from .schema.tokens import DetokenizeRequest, TokenizeRequest
 from .service import Service
 
-_BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, operations.DrainRequest)
-_ROUTERS = (chat.router, completions.router, models.router, tokens.router, operations.router)
+_BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, operations.DrainRequest, PolicyChange)
+_ROUTERS = (chat.router, completions.router, models.router, tokens.router, operations.router, speculation.router)
 
 
 def create_app(service: Service) -> FastAPI:

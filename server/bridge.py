@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..engine.request import GenerationParams, Output, Submission
+from ..engine.request import NO_WISHES, GenerationParams, Output, RequestSpeculation, Submission
 from ..kernels.errors import RequestError
 from .ports import Engine
 
@@ -27,6 +27,7 @@ class Choice:
 
     prompt_ids: Sequence[int]
     params: GenerationParams
+    speculation: RequestSpeculation = NO_WISHES
 
 
 class ClientGoneError(Exception):
@@ -174,6 +175,7 @@ class Bridge:
                         cache_salt=cache_salt,
                         deliver=generation.sink(index),
                         priority=priority,
+                        speculation=choice.speculation,
                     )
                 )
             except RequestError:

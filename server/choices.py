@@ -22,6 +22,15 @@ def finish_reason(finish: Finish) -> str:
     return _FINISH_REASONS[finish.reason]
 
 
+ENDING = ("stop_reason", "speculation")  # what a choice's last chunk may have beside the finish reason
+
+
+def ending(finish: Finish) -> dict[str, object]:
+    """Our own fields of a choice's last chunk: what stopped it and, if asked for, what speculation did."""
+    fields: dict[str, object] = {"stop_reason": finish.stop_reason}
+    return fields if finish.speculation is None else {**fields, "speculation": finish.speculation}
+
+
 @dataclass(slots=True)
 class Held:
     """Outputs of one choice that no chunk has shown yet. They wait for text, so no chunk is empty."""

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
+from ..engine.speculation.policy import SpeculationPolicy
 from ..kernels.errors import StartError
 from . import settings as flags
 from .bench.command import bench
@@ -46,6 +47,13 @@ def serve(
     max_body: flags.MaxBody = 32 * 2**20,
     request_timeout: flags.RequestTimeout = None,
     drain_timeout: flags.DrainTimeout = 30.0,
+    spec: flags.Spec = True,
+    spec_type: flags.SpecType = "auto",
+    spec_draft: flags.SpecDraft = None,
+    spec_pmin: flags.SpecPmin = None,
+    spec_governor: flags.SpecGovernor = "cost",
+    spec_max_batch: flags.SpecMaxBatch = 1,
+    draft_model: flags.DraftModel = None,
 ) -> None:
     """Serve MODEL over HTTP."""
     from .run import run
@@ -73,6 +81,8 @@ def serve(
                 max_waiting=max_waiting,
                 prefill_chunk=prefill_chunk,
                 prefix_cache=not no_prefix_cache,
+                speculation=SpeculationPolicy(spec, spec_type, spec_draft, spec_pmin, spec_governor, spec_max_batch),
+                draft_model=draft_model,
             ),
         )
     )

@@ -38,7 +38,13 @@ def assemble(opened: OpenedModel, settings: Settings, path: Path) -> Service:
 
 def _engine_config(asked: EngineSettings) -> EngineConfig:
     """The engine's configuration, its own defaults where nothing was asked."""
-    config = EngineConfig(kv_memory=asked.kv_memory, context_length=asked.ctx_size, prefix_cache=asked.prefix_cache)
+    config = EngineConfig(
+        kv_memory=asked.kv_memory,
+        context_length=asked.ctx_size,
+        prefix_cache=asked.prefix_cache,
+        speculation=asked.speculation,
+        draft_model=None if asked.draft_model is None else str(asked.draft_model),
+    )
     if asked.max_running is not None:
         config = replace(config, max_running=asked.max_running)
     if asked.max_waiting is not None:

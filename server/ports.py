@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -37,6 +38,14 @@ class Engine(Protocol):
 
     def health(self) -> Health: ...
     def state(self) -> Mapping[str, object]: ...
+    def speculation(self) -> Future[dict[str, object]]:
+        """The policy and what it does, taken between two steps."""
+        ...
+
+    def change_speculation(self, body: object) -> Future[dict[str, object]]:
+        """Applies a PATCH between two steps. Fails with RequestError 422, and nothing changed, if it is malformed."""
+        ...
+
     def stop(self) -> None:
         """Ends every request and joins the engine thread."""
         ...

@@ -15,6 +15,8 @@ from typing import Annotated
 
 import typer
 
+from ..engine.speculation.contract import MAX_WINDOW
+from ..engine.speculation.policy import DEFAULT_POLICY, SpeculationPolicy
 from ..kernels.errors import ConfigError
 
 _UNITS = {
@@ -66,6 +68,8 @@ class EngineSettings:
     max_waiting: int | None = None
     prefill_chunk: int | None = None
     prefix_cache: bool = True
+    speculation: SpeculationPolicy = DEFAULT_POLICY
+    draft_model: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +178,42 @@ DrainTimeout = Annotated[
     typer.Option(
         "--drain-timeout", envvar="SUREFOOT_DRAIN_TIMEOUT", min=0, help="Seconds running streams get at shutdown."
     ),
+]
+
+Spec = Annotated[
+    bool,
+    typer.Option("--spec/--no-spec", envvar="SUREFOOT_SPEC", help="Speculative decoding; changeable while serving."),
+]
+SpecType = Annotated[
+    str, typer.Option("--spec-type", envvar="SUREFOOT_SPEC_TYPE", help="auto, ngram, draft-model.", metavar="NAME")
+]
+SpecDraft = Annotated[
+    int | None,
+    typer.Option(
+        "--spec-draft",
+        envvar="SUREFOOT_SPEC_DRAFT",
+        min=0,
+        max=MAX_WINDOW,
+        help="Most tokens drafted in a step; the exact window with --spec-governor off [automatic].",
+    ),
+]
+SpecPmin = Annotated[
+    float | None,
+    typer.Option("--spec-pmin", envvar="SUREFOOT_SPEC_PMIN", min=0, max=1, help="Confidence gate [per algorithm]."),
+]
+SpecGovernor = Annotated[
+    str,
+    typer.Option("--spec-governor", envvar="SUREFOOT_SPEC_GOVERNOR", help="cost, probe or off.", metavar="NAME"),
+]
+SpecMaxBatch = Annotated[
+    int,
+    typer.Option(
+        "--spec-max-batch", envvar="SUREFOOT_SPEC_MAX_BATCH", min=1, help="Requests that may speculate side by side."
+    ),
+]
+DraftModel = Annotated[
+    Path | None,
+    typer.Option("--draft-model", envvar="SUREFOOT_DRAFT_MODEL", help="GGUF of a smaller model, same vocabulary."),
 ]
 
 # --- what is not ours ---

@@ -11,7 +11,7 @@ import logging
 from .armed import Armed, SpeculativeSequence, Tracked
 from .contract import Speculator, Target
 from .counts import SpeculationCounts
-from .governor import GOVERNORS
+from .governor import create_governor
 from .governor.contract import CostCurve, Governor
 from .policy import SpeculationPolicy, min_confidence, window
 from .registry import Declined, Registry, Resources
@@ -79,7 +79,7 @@ class Arming:
     def _governor(self, name: str) -> Governor:
         """Kept while the process lives, so that switching forth and back forgets nothing."""
         if name not in self._governors:
-            self._governors[name] = GOVERNORS[name](self._curve)
+            self._governors[name] = create_governor(name, self._curve)
         return self._governors[name]
 
     def _settle(self) -> None:

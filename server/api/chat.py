@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from ...engine.request import Output
 from ..bridge import Choice
-from ..choices import Held, TokenNames, chat_logprobs, finish_reason
+from ..choices import ENDING, Held, TokenNames, chat_logprobs, ending, finish_reason
 from ..chunks import Chunk, ChunkedAnswer, Header, Usage
 from ..deltas import Delta, DeltaParser, PlainText, merge_delta
 from ..openapi import takes
@@ -35,7 +35,7 @@ async def create_chat_completion(request: Request) -> Response:
     service.bridge.admit(body.num_choices())
     prompt = await service.prompter.from_messages(body.messages, body)
     limit = service.prompter.answer_limit(prompt, body.token_limit(), None, "messages")
-    seed = body.drawn_seed()
+    seed, wishes = body.drawn_seed(), body.speculation_wishes()
     choices = [
         Choice(
             prompt.token_ids,
@@ -45,6 +45,7 @@ async def create_chat_completion(request: Request) -> Response:
                 vocab_size=service.model.vocab_size,
                 num_logprobs=body.num_logprobs(),
             ),
+            wishes,
         )
         for index in range(body.num_choices())
     ]
@@ -100,7 +101,7 @@ class ChatAnswer(ChunkedAnswer):
         held, state.held = state.held, Held()
         choices = [self._choice(index, delta, held if at == 0 else None) for at, delta in enumerate(deltas)]
         if finish is not None:
-            choices[-1] |= {"finish_reason": reason, "stop_reason": finish.stop_reason}
+            choices[-1] |= {"finish_reason": reason, **ending(finish)}
             state.done = True
             self.usage.add(index, finish)
         return [self.header.chunk([choice]) for choice in choices]
@@ -137,7 +138,6 @@ def _fold_choice(whole: dict[str, Any], part: dict[str, Any]) -> None:
         whole["logprobs"] = whole["logprobs"] or {"content": [], "refusal": None}
         whole["logprobs"]["content"] += part["logprobs"]["content"]
     whole["finish_reason"] = part["finish_reason"] or whole["finish_reason"]
-    if "stop_reason" in part:
-        whole["stop_reason"] = part["stop_reason"]
+    whole |= {name: part[name] for name in ENDING if name in part}
     if "token_ids" in part:
         whole["token_ids"] = whole.get("token_ids", []) + part["token_ids"]

@@ -12,10 +12,12 @@ from starlette.responses import Response
 from ...engine.request import Finish, Output
 from ..bridge import Choice
 from ..choices import (
+    ENDING,
     CompletionLogprobs,
     Held,
     Judged,
     TokenNames,
+    ending,
     finish_reason,
     judged_output,
     judged_prompt,
@@ -54,6 +56,7 @@ async def create_completion(request: Request) -> Response:
 def _choices_of(prompt: Prompt, body: CompletionRequest, seed: int, service: Service) -> list[Choice]:
     """The n choices of one prompt. Their seeds do not depend on the other prompts of the request."""
     limit = service.prompter.answer_limit(prompt, body.max_tokens, _DEFAULT_MAX_TOKENS, "prompt")
+    wishes = body.speculation_wishes()
     return [
         Choice(
             prompt.token_ids,
@@ -64,6 +67,7 @@ def _choices_of(prompt: Prompt, body: CompletionRequest, seed: int, service: Ser
                 num_logprobs=body.logprobs,
                 prompt_logprobs=body.logprobs if body.echo else None,
             ),
+            wishes,
         )
         for index in range(body.num_choices())
     ]
@@ -155,8 +159,7 @@ class CompletionAnswer(ChunkedAnswer):
         return [chunk]
 
     def _finish(self, state: _ChoiceState, index: int, finish: Finish, choice: dict[str, object]) -> None:
-        choice["finish_reason"] = finish_reason(finish)
-        choice["stop_reason"] = finish.stop_reason
+        choice |= {"finish_reason": finish_reason(finish), **ending(finish)}
         state.done = True
         self.usage.add(index, finish)
 
@@ -180,7 +183,7 @@ def _fold_choice(whole: dict[str, Any], part: dict[str, Any]) -> None:
         for name, values in part["logprobs"].items():
             logprobs[name] += values
     whole["finish_reason"] = part["finish_reason"]
-    for name in ("stop_reason", "prompt_token_ids"):
+    for name in (*ENDING, "prompt_token_ids"):
         if name in part:
             whole[name] = part[name]
     if "token_ids" in part:

@@ -165,7 +165,6 @@ _SIBLING: dict[str, tuple[object, ...]] = {
 
 # --- ours, not built yet ---
 _OURS: dict[str, tuple[object, ...]] = {
-    "speculation": _NONE,
     "repetition_guard": _NONE,
 }
 

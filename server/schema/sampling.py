@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from ...engine.request import GenerationParams
+from ...engine.request import GenerationParams, RequestSpeculation
+from ...engine.speculation.policy import request_speculation
 from ...kernels.errors import RequestError
 
 _SEED_BITS = 64
@@ -71,8 +72,13 @@ class SamplingFields(Strict):
     return_tokens_as_token_ids: bool | None = None
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     priority: Whole | None = Field(None, ge=-(2**31), lt=2**31)
+    speculation: dict[str, Any] | None = None  # {enabled, draft_tokens, report}
     user: str | None = None  # accepted for the client's own books
     metadata: dict[str, Any] | None = None
+
+    def speculation_wishes(self) -> RequestSpeculation:
+        """What the request asks of speculation. RequestError 400 names an unknown or malformed setting."""
+        return request_speculation(self.speculation)
 
     def num_choices(self) -> int:
         """Choices per prompt."""

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,12 @@ class FakeEngine:
 
     def state(self) -> dict[str, object]:
         return {"running": len(self._running)}
+
+    def speculation(self) -> Future[dict[str, object]]:
+        raise AssertionError("a scripted engine does not speculate")
+
+    def change_speculation(self, body: object) -> Future[dict[str, object]]:
+        raise AssertionError("a scripted engine does not speculate")
 
     @property
     def num_running(self) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ....kernels.errors import ConfigError
 from .contract import CostCurve, Governor
 from .cost import CostGovernor
 from .off import OffGovernor
@@ -23,3 +24,10 @@ GOVERNORS: Mapping[str, Callable[[CostCurve], Governor]] = {
     "probe": lambda curve: ProbeGovernor(),
     "off": lambda curve: OffGovernor(),
 }
+
+
+def create_governor(name: str, curve: CostCurve) -> Governor:
+    """Raises ConfigError, listing the known names, when `name` is not one of them."""
+    if name not in GOVERNORS:
+        raise ConfigError(f"unknown governor {name!r}; known: {', '.join(GOVERNORS)}")
+    return GOVERNORS[name](curve)
