@@ -11,6 +11,13 @@ import typer
 
 from ...kernels.errors import ConfigError
 
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file.")]
+Text = Annotated[Path | None, typer.Option(help="File with the prompt; a built-in text by default.")]
+KvTypeName = Annotated[str, typer.Option(help="f32, f16, bf16 or q8_0.")]
+BackendName = Annotated[str | None, typer.Option("--backend", help="The best of this installation by default.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="As many as the process may use by default.")]
+JsonOut = Annotated[Path | None, typer.Option("--json", help="Write everything measured here.")]
+
 bench = typer.Typer(help="Measure a server or this machine.", no_args_is_help=True)
 
 
@@ -45,3 +52,23 @@ def serve(
     except (BenchError, OSError) as error:
         raise ConfigError(f"bench serve: {error}") from error
     publish(report, json_out, plot)
+
+
+@bench.command()
+def parity(
+    model: Model,
+    text: Text = None,
+    positions: Annotated[int, typer.Option(min=1, help="Tokens to continue the prompt by and compare.")] = 96,
+    kv_type: KvTypeName = "f16",
+    backend: BackendName = None,
+    threads: Threads = None,
+    json_out: JsonOut = None,
+) -> None:
+    """Compare every row of verify steps with the same row computed alone. Exit code 1: exact rows were promised, but
+    are not."""
+    from . import parity as command
+
+    report = command.run(model, text=text, positions=positions, kv_type=kv_type, backend=backend, threads=threads)
+    if json_out:
+        json_out.write_text(command.as_json(report))
+    raise typer.Exit(1 if report.promise_broken else 0)
