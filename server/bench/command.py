@@ -72,3 +72,25 @@ def parity(
     if json_out:
         json_out.write_text(command.as_json(report))
     raise typer.Exit(1 if report.promise_broken else 0)
+
+
+@bench.command()
+def governor(
+    traces: Annotated[Path | None, typer.Argument(help="Recorded answers, read; with --record, written.")] = None,
+    record: Annotated[Path | None, typer.Option(metavar="MODEL", help="A GGUF file whose answers to record.")] = None,
+    tokens: Annotated[int, typer.Option(min=2, help="Length of recorded answers.")] = 150,
+    threads: Threads = None,
+    surface: Annotated[list[str] | None, typer.Option(help="Price surfaces; the recording's own by default.")] = None,
+    json_out: JsonOut = None,
+) -> None:
+    """Replay recorded answers under the governors: time lost against plain decoding, fixed windows and foresight.
+
+    Exit code 1: a decision depended on text that was not emitted yet.
+    """
+    from . import governor as command
+
+    recording = command.obtain(traces, record, tokens, threads)
+    reports = command.run(recording, surface)
+    if json_out:
+        json_out.write_text(command.as_json(recording, reports))
+    raise typer.Exit(1 if any(report.causality.different for report in reports) else 0)

@@ -6,6 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich.console import Console
+
 from ...engine.bench.opened import OpenedModel
 from .statistics import MachineLoad
 
@@ -23,6 +25,12 @@ def prompt_ids(opened: OpenedModel, text: Path | None, most: int | None = None) 
     content = TEXT if text is None else text.read_text()
     ids = opened.model.tokenizer.encode(content, add_special=True, parse_special=False)
     return list(ids[:most])
+
+
+def wide_console() -> Console:
+    """For tables: a terminal's own width, and enough for any of them where there is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=140)
 
 
 @contextmanager

@@ -7,12 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
 
 from ...engine.bench.opened import open_model
 from ...engine.bench.parity import ParityReport, measure
-from .machine import loaded_machine, prompt_ids
+from .machine import loaded_machine, prompt_ids, wide_console
 
 SHOWN_FLIPS = 20
 
@@ -24,7 +23,7 @@ def run(
     with loaded_machine():
         opened = open_model(path, kv_type=kv_type, backend=backend, threads=threads)
         report = measure(opened, prompt_ids(opened, text), positions)
-    console = Console()
+    console = wide_console()
     console.print(table(report))
     flips = [flip for row_class in report.classes for flip in row_class.flips]
     for flip in flips[:SHOWN_FLIPS]:
