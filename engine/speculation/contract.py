@@ -100,6 +100,7 @@ class Capabilities:
     paid: bool = False  # drafting takes device time: each step asks `keep_going` first
     draft_cost: float = 0.0  # paid: of a drafted token, in plain steps of the target, before it was measured
     read_cost: float = 0.0  # the same of a token of history read by `catch_up`
+    expected_acceptance: float = 0.6  # paid: of a drafted token whatever its grade, where drafting pays, before any
     scores_itself: bool = False  # `take_scores` reports what it would have drafted, at every token, drafting or not
 
 

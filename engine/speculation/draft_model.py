@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 CONFIDENCES = 8  # grades of the drafter's own probability of its token, in eighths
 PACE_MEMORY = 0.7  # of the mean time per row of reading, per piece
+EXPECTED_ACCEPTANCE = 0.8  # models of one family, the smaller a third of the larger's size
 # Acceptance to expect by confidence, and again for drafts right after a rejection.
 GRADE_PRIORS = (0.30, 0.40, 0.50, 0.60, 0.70, 0.78, 0.86, 0.95, 0.25, 0.35, 0.45, 0.55, 0.65, 0.74, 0.83, 0.93)
 
@@ -75,6 +76,7 @@ class DraftModelSpeculator:
             paid=True,
             draft_cost=choice.draft_cost,
             read_cost=choice.read_cost,
+            expected_acceptance=EXPECTED_ACCEPTANCE,
         )
         self.num_gap_errors = 0
         self._runtime = choice.runtime

@@ -19,7 +19,7 @@ BUDGET_START = 8.0
 TRIAL_TOKENS = 4
 EXPECTED_MORE = 64  # tokens that an answer goes on for, beyond as many as it has already: nobody knows its end
 GAIN_MARGIN = 1.02  # running a drafter must look this much better than plain
-COST_MEMORY = 0.9  # of the mean cost of a draft step, per draft
+COST_MEMORY = 0.8  # of the mean cost of a draft step, per draft
 
 
 class Budget:
@@ -60,8 +60,8 @@ class PaidDrafter:
     def __init__(self, capabilities: Capabilities) -> None:
         self.draft_cost = capabilities.draft_cost
         self.read_cost = capabilities.read_cost
-        self.hope = sum(capabilities.grade_priors) / len(capabilities.grade_priors)  # what its author expects
-        self.positions = Acceptance([self.hope] * MAX_WINDOW)
+        self.hope = max(capabilities.grade_priors)
+        self.positions = Acceptance([capabilities.expected_acceptance] * MAX_WINDOW)
 
     def drafted(self, tokens: int, units: float) -> None:
         """A draft of `tokens` tokens cost `units`."""

@@ -173,7 +173,15 @@ def test_the_snapshot_has_prices_and_posterior() -> None:
 
 
 def paid(draft_cost: float, prior: float = 0.8, read_cost: float = 0.05) -> Capabilities:
-    return Capabilities("paid", 16, (prior,) * 11, paid=True, draft_cost=draft_cost, read_cost=read_cost)
+    return Capabilities(
+        "paid",
+        16,
+        (prior,) * 11,
+        paid=True,
+        draft_cost=draft_cost,
+        read_cost=read_cost,
+        expected_acceptance=prior,
+    )
 
 
 def plan(governor: CostGovernor, ticket: Ticket, lag: int = 0, emitted: int = 100, remaining: int = 500) -> int:
