@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from .access import AccessLog
-from .api import chat, completions, models, operations, speculation, tokens
+from .api import chat, completions, models, operations, page, speculation, tokens
 from .errors import install_error_handlers
 from .openapi import install_openapi
 from .schema.chat import ChatRequest
@@ -19,7 +19,15 @@ from .schema.tokens import DetokenizeRequest, TokenizeRequest
 from .service import Service
 
 _BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, operations.DrainRequest, PolicyChange)
-_ROUTERS = (chat.router, completions.router, models.router, tokens.router, operations.router, speculation.router)
+_ROUTERS = (
+    chat.router,
+    completions.router,
+    models.router,
+    tokens.router,
+    operations.router,
+    speculation.router,
+    page.router,
+)
 
 
 def create_app(service: Service) -> FastAPI:
