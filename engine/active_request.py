@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..kernels.backend import DrawRequest, Sampler
 from ..kernels.sampling import Draw, SamplingSpec
+from .constrained import ConstrainedAnswer
 from .generation import Generation
 from .kv_cache import Holding
 from .request import Submission
@@ -16,6 +17,7 @@ class ActiveRequest(Sequence):
     """What the scheduler ranks is the request itself; `draw` is filled anew in every step that draws for it."""
 
     __slots__ = (
+        "constrained",
         "draw",
         "first_row_at",
         "generation",
@@ -36,6 +38,7 @@ class ActiveRequest(Sequence):
         generation: Generation,
         sampling: SamplingSpec,
         sampler: Sampler,
+        constrained: ConstrainedAnswer | None,
         arrival: int,
         submitted_at: float,
     ) -> None:
@@ -52,6 +55,7 @@ class ActiveRequest(Sequence):
         self.generation = generation
         self.sampling = sampling
         self.sampler = sampler
+        self.constrained = constrained  # None: any text will do
         self.speculation: Tracked | None = None
         self.draw = DrawRequest(sampler, 0, 0)
         self.prompt_draws: list[Draw | None] = [None] * self.num_prompt if scores_prompt else []

@@ -18,6 +18,7 @@ from ..kernels.errors import RequestError, StepCancelled, StepError, SurefootErr
 from ..kernels.sampling import Draw, DrawFault
 from ..models.tokenizer import StreamDecoder
 from .active_request import ActiveRequest
+from .constrained import ConstrainedAnswer, constrain, prescribe
 from .cost_curve import CostCurve
 from .generation import Generation, end_ids, sampling_spec
 from .kv_cache import KvCache
@@ -112,8 +113,10 @@ class EngineCore:
         sampler = self._resources.backend.sampler(sampling, prompt_ids, model.program.vocab_size)
         self._arrivals += 1
         holding = self.cache.holding(submission.cache_salt)
+        grammar = params.grammar
+        constrained = None if grammar is None else ConstrainedAnswer(grammar.start(may_end=not params.ignore_eos))
         return ActiveRequest(
-            submission, max_tokens, holding, generation, sampling, sampler, self._arrivals, submitted_at
+            submission, max_tokens, holding, generation, sampling, sampler, constrained, self._arrivals, submitted_at
         )
 
     def cancel(self, request_id: str) -> None:
@@ -145,12 +148,13 @@ class EngineCore:
         """Runs one step, if there is work, and collects what it gave in `outbox`."""
         speculation, scheduler = self.speculation, self.scheduler
         speculation.prepare(scheduler.running, bool(scheduler.waiting))
+        prescribe(scheduler.running, self.session.arming.verifies)
         plan = scheduler.schedule()
         entries = plan.entries
         if not entries:
             return
         started = time.monotonic()
-        drafts = speculation.draft(entries)
+        drafts = constrain(entries, speculation.draft(entries))
         num_rows = sum([rows.num_rows for rows in entries]) + sum(map(len, drafts))
         if plan.num_prefill_rows:
             self._note_first_rows(entries, started)
@@ -213,6 +217,9 @@ class EngineCore:
             if request.scores_prompt and not self._score(rows, first):
                 continue
             if rows.draws and request.generates:
+                if request.constrained is not None and request.constrained.fault is not None:
+                    self._fail(request, request.constrained.fault)
+                    continue
                 draw = request.draw
                 draw.first_row = first + rows.num_logits - 1
                 draw.position = request.generation.num_output
@@ -239,12 +246,18 @@ class EngineCore:
             taken, output = request.generation.accept(result)
             token_ids = [draw.token_id for draw in result[:taken]]
             request.sampler.commit(token_ids)
+            if request.constrained is not None:
+                request.constrained.commit(token_ids, request.generation, output)
         except REQUEST_FAULTS as fault:
-            self._fail(request, server_error(f"the answer could not be continued: {fault!r}"))
+            error = server_error(f"the answer could not be continued: {fault!r}")
+            self._fail(request, fault if isinstance(fault, RequestError) else error)
             return
         request.tokens += token_ids
         self.scheduler.advance(request, rows.start + rows.num_rows + taken - 1)
-        self.speculation.accepted(request, rows.start, len(result) - 1, self.runner.first_row(number))
+        accepted = len(result) - 1
+        if request.constrained is not None:
+            accepted = min(accepted, request.constrained.num_proposed)
+        self.speculation.accepted(request, rows.start, accepted, self.runner.first_row(number))
         self._time_tokens(request, taken, now)
         if output.finish is not None:
             self._end(request, output)

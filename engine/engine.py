@@ -22,6 +22,9 @@ from ..kernels.errors import RequestError
 from ..models.load import LoadedModel
 from .config import EngineConfig
 from .core import REQUEST_FAULTS, EngineCore
+from .grammar.compiler import Grammars
+from .grammar.constraint import Constraint
+from .grammar.matcher import Grammar
 from .metrics import Levels, Metrics
 from .request import Output, Submission
 from .resources import Resources, allocate
@@ -52,12 +55,14 @@ class Engine:
         backend: Backend,
         config: EngineConfig | None = None,
         registry: CollectorRegistry | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self.config = config or EngineConfig()
         self.registry = registry or CollectorRegistry()
         self._resources: Resources = allocate(model, backend, self.config)
         self.metrics = Metrics(self.registry, self._levels)
         self._core = EngineCore(self._resources, self.metrics)
+        self._grammars = grammars or Grammars(model.tokenizer, model.program.vocab_size)
         SpeculationMetrics(self.registry, self._core.session)
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="surefoot-engine", daemon=True)
@@ -115,6 +120,10 @@ class Engine:
                 self._progress_at = time.monotonic()
             self._num_open += 1
             self._inbox.put(partial(self._core.add, submission, time.monotonic()))
+
+    def compile(self, constraint: Constraint) -> Future[Grammar]:
+        """A constraint ready for `GenerationParams.grammar`. The future's RequestError says why it cannot be used."""
+        return self._grammars.compile(constraint)
 
     def cancel(self, request_id: str) -> None:
         """Ends a request within one step; its id may be used again at once. Unknown and ended ids are ignored."""
@@ -215,6 +224,7 @@ class Engine:
         self._cancel_everything()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
+        self._grammars.close()
 
     def _cancel_everything(self) -> None:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry
@@ -13,6 +14,7 @@ from ..kernels.registry import create_backend
 from ..models.load import LoadedModel, load_model
 from .config import EngineConfig
 from .engine import Engine
+from .grammar.compiler import Grammars
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +44,9 @@ def open_engine(
         raise ConfigError(f"KV type '{kv_type}' is not known (known: {', '.join(known)})")
     model = load_model(path)
     chosen = create_backend(backend, threads)
-    engine = Engine(model, chosen, replace(config, kv_type=known[kv_type]), registry)
+    grammars = Grammars(model.tokenizer, model.program.vocab_size)
+    preparing = threading.Thread(target=grammars.prepare, name="surefoot-vocabulary")
+    preparing.start()  # beside the packing of weights: it holds the GIL, which would stop every stream later
+    engine = Engine(model, chosen, replace(config, kv_type=known[kv_type]), registry, grammars)
+    preparing.join()
     return OpenedModel(model, engine, chosen.name)

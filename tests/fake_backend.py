@@ -185,7 +185,10 @@ class FakeBackend:
                 return DrawFault("the logits are not numbers")
             token = self.script(sampler, position) if self.script is not None else None
             if token is None:
-                token = self._choose(row, sampler.spec, position, history)
+                mask = None if request.masks is None else request.masks[number]
+                token = self._choose(row, sampler.spec, position, history, mask)
+                if token is None:
+                    return draws or DrawFault("no token is allowed at this position")
             draws.append(scored(row, token, sampler.spec.num_logprobs))
             if number < len(request.drafts) and token != request.drafts[number]:
                 break
@@ -193,12 +196,22 @@ class FakeBackend:
         return draws
 
     @staticmethod
-    def _choose(row: NDArray[np.float32], spec: SamplingSpec, position: int, history: list[int]) -> int:
+    def _choose(
+        row: NDArray[np.float32],
+        spec: SamplingSpec,
+        position: int,
+        history: list[int],
+        mask: NDArray[np.uint32] | None,
+    ) -> int | None:
         scores = row.astype(np.float64)
         for token in set(history):
             scores[token] -= spec.presence_penalty + spec.frequency_penalty * history.count(token)
         if position < spec.suppress_until:
             scores[list(spec.suppress_ids)] = -np.inf
+        if mask is not None:
+            scores[np.unpackbits(mask.view(np.uint8), count=len(row), bitorder="little") == 0] = -np.inf
+        if np.isneginf(scores).all():
+            return None
         if spec.temperature > 0:
             columns = np.arange(len(row), dtype=np.uint64)
             seeds = np.array([spec.seed & (2**64 - 1), position], np.uint64)
@@ -225,7 +238,12 @@ class FakeTokenizer:
 
     def __init__(self, ends: frozenset[int], pieces: Mapping[int, bytes]) -> None:
         self.end_of_generation_ids = ends
+        self.special_ids = ends
+        self.vocab_size = VOCAB
         self.pieces = pieces
+
+    def encode_inside(self, text: str) -> list[int]:
+        return [ord(character) - 32 for character in text]
 
     def token_bytes(self, token_id: int, *, special: bool = False) -> bytes:
         return self.pieces.get(token_id, bytes([32 + token_id]))

@@ -1,7 +1,7 @@
 """What an answer must look like, as a value: made by whoever reads requests, compiled by the engine. Knows no library.
 
-A constraint holds for the whole answer, from its first token to its last. Where the model reads and writes markers
-(reasoning, tool calls) around the constrained part, the constraint describes them too: see `lark`.
+A constraint holds for the whole answer, from its first token to its last. Where the model writes markers around the
+constrained part, the constraint describes them too: see `after` for reasoning, and `lark` for anything else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ class ConstraintKind(Enum):
     REGEX = "regex"  # a regular expression that the whole answer matches
     CHOICE = "choice"  # a JSON array of strings, of which the answer is one
     LARK = "lark"  # a grammar in llguidance's dialect of Lark; rule `start` is the answer
-    GBNF = "gbnf"  # a grammar in llama.cpp's notation; rule `root` is the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +29,12 @@ class Constraint:
     kind: ConstraintKind
     text: str
     param: str = "response_format"  # the request's field that asked for it: errors name it
+    after: str = ""  # free text comes first, up to and including this marker (`</think>`)
 
     @classmethod
     def json_schema(cls, schema: object, param: str) -> Constraint:
         """The answer is one JSON value of this schema (a mapping, or true for any). Order of keys is kept."""
-        return cls(ConstraintKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False, separators=(",", ":")), param)
+        return cls(ConstraintKind.JSON_SCHEMA, _json_text(schema), param)
 
     @classmethod
     def json_object(cls, param: str) -> Constraint:
@@ -49,18 +49,17 @@ class Constraint:
     @classmethod
     def choice(cls, texts: Sequence[str], param: str) -> Constraint:
         """The answer is one of these texts."""
-        return cls(ConstraintKind.CHOICE, json.dumps(list(texts), ensure_ascii=False), param)
+        return cls(ConstraintKind.CHOICE, _json_text(list(texts)), param)
 
     @classmethod
     def lark(cls, grammar: str, param: str) -> Constraint:
         """A grammar whose rule `start` is the answer.
 
         `"text"` and `/regex/` match text, however it is cut into tokens (user-defined tokens such as `<tool_call>` are
-        text as well); `<|name|>` is the control token of that name; `%json {...}` is a value of a JSON Schema.
+        text as well); `<|name|>` is the control token of that name. A value of a JSON Schema: `json_schema.json_rule`.
         """
         return cls(ConstraintKind.LARK, grammar, param)
 
-    @classmethod
-    def gbnf(cls, grammar: str, param: str) -> Constraint:
-        """A grammar in llama.cpp's notation, whose rule `root` is the answer."""
-        return cls(ConstraintKind.GBNF, grammar, param)
+
+def _json_text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -52,12 +52,9 @@ class Tokenizer:
         """
         if not text.isascii():
             text = _LONE_SURROGATE.sub("\ufffd", text)
-        parts = list((self._all_split if parse_special else self._always_split).split(text))
-        pieces = [part for part in self._with_prefixes(parts) if isinstance(part, str)]
-        encoded = iter(self._encoder.encode(pieces) if pieces else ())
+        parts = (self._all_split if parse_special else self._always_split).split(text)
         output = [self.bos_id] if add_special and self.add_bos and self.bos_id is not None else []
-        for part in parts:
-            output += next(encoded) if isinstance(part, str) else (part,)
+        output += self._merged(list(self._with_prefixes(parts)))
         if add_special and self.add_eos and self.eos_id is not None:
             output.append(self.eos_id)
         return output
@@ -67,6 +64,10 @@ class Tokenizer:
         ids = self.encode(rendered, add_special=True, parse_special=True)
         doubled = self.add_bos and len(ids) > 1 and ids[0] == ids[1] == self.bos_id
         return ids[1:] if doubled else ids
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Token ids of a text that continues a sequence: nothing is put before it, no control token is recognised."""
+        return self._merged(list(self._always_split.split(text)))
 
     def token_bytes(self, token_id: int, *, special: bool = False) -> bytes:
         """The bytes that a token adds to the text. A control token adds none, or with `special` its own name."""
@@ -101,6 +102,14 @@ class Tokenizer:
         if not self._space_prefix:
             return None
         return next((index for index, token_id in enumerate(ids) if token_id not in self.special_ids), None)
+
+    def _merged(self, parts: list[str | int]) -> list[int]:
+        pieces = [part for part in parts if isinstance(part, str)]
+        encoded = iter(self._encoder.encode(pieces) if pieces else ())
+        output: list[int] = []
+        for part in parts:
+            output += next(encoded) if isinstance(part, str) else (part,)
+        return output
 
     def _with_prefixes(self, parts: Iterable[str | int]) -> Iterable[str | int]:
         """A SentencePiece text that starts a sequence or follows a special token gets a space of its own."""

@@ -1,0 +1,182 @@
+"""Grammars compiled by llguidance, and how far one answer has come in one: masks, drafts, rollback, its share of time.
+
+llguidance reports faults by a state that each call may enter and that reads like an ordinary end of the answer. So
+every call here is followed by the question whether it failed: no answer goes on unconstrained or ends in silence.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from llguidance import LLMatcher
+from numpy.typing import NDArray
+
+from ...kernels.errors import RequestError
+from .constraint import Constraint
+from .vocabulary import GrammarVocabulary
+
+_log = logging.getLogger("surefoot.engine")
+
+FREE_SECONDS = 0.02  # of a mask; it takes well under a millisecond for ordinary grammars
+MAX_SECONDS = 2.0  # that an answer's masks may take beyond that, all together: they hold up every other request
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar:
+    """A constraint ready to be used. Answers share what their grammar's lexer has learnt of the vocabulary."""
+
+    constraint: Constraint
+    vocabulary: GrammarVocabulary
+    initial: LLMatcher  # never advanced
+    discard: Callable[[], None]  # forgets the compiled grammar, after a fault
+
+    def start(self, *, may_end: bool = True) -> AnswerMatcher:
+        """See Grammar.start."""
+        return AnswerMatcher(self, may_end)
+
+
+class AnswerMatcher:
+    """See Matcher."""
+
+    __slots__ = (
+        "_base",
+        "_committed",
+        "_ends",
+        "_grammar",
+        "_looks_ahead",
+        "_masks",
+        "_matcher",
+        "_may_end",
+        "_seconds",
+        "_stride",
+        "complete",
+    )
+
+    def __init__(self, grammar: CompiledGrammar, may_end: bool) -> None:
+        self._grammar = grammar
+        self._matcher = grammar.initial.deep_copy()
+        self._ends = grammar.vocabulary.end_ids
+        self._may_end = may_end
+        self._committed: list[int] = []
+        self._looks_ahead = True  # until a window fails beyond its first row
+        self._seconds = 0.0  # spent beyond what is free
+        self._stride = 4 * grammar.vocabulary.num_words
+        self._masks: NDArray[np.uint32] = np.zeros((0, grammar.vocabulary.num_words), np.uint32)
+        self._base = 0
+        self.complete = False
+        self._check()
+
+    def masks_for(self, drafts: Sequence[int] = ()) -> NDArray[np.uint32]:
+        """See Matcher.masks_for."""
+        matcher, base, stride = self._matcher, self._room(len(drafts) + 1), self._stride
+        began = time.thread_time()
+        matcher.unsafe_compute_mask_ptr(base, stride)
+        self._check()
+        rows = 1
+        for draft in drafts if self._looks_ahead else ():
+            if not self._advance(draft):
+                break
+            matcher.unsafe_compute_mask_ptr(base + rows * stride, stride)
+            if matcher.is_error():
+                break
+            rows += 1
+        if rows > 1 and not matcher.is_error():
+            matcher.rollback(rows - 1)
+        if matcher.is_error():
+            self._restore()
+        self._charge(time.thread_time() - began, rows)
+        masks = self._masks[:rows]
+        if not self._may_end:
+            self._forbid_ends(masks)
+        return masks
+
+    def _advance(self, draft: int) -> bool:
+        """Consumes a draft, unless the grammar forbids it or it would end the answer."""
+        matcher = self._matcher
+        if draft in self._ends or not 0 <= draft < self._grammar.vocabulary.vocab_size:
+            return False
+        if not matcher.try_consume_tokens([draft]):
+            return False
+        if matcher.is_stopped():
+            matcher.rollback(1)
+            return False
+        return True
+
+    def _restore(self) -> None:
+        """A draft led to a fault. Plain steps may never get there, so it counts only if the answer itself does."""
+        self._looks_ahead = False
+        self._matcher = self._grammar.initial.deep_copy()
+        self._matcher.consume_tokens(self._committed)
+        self._check()
+
+    def forced_drafts(self, limit: int) -> list[int]:
+        """See Matcher.forced_drafts."""
+        began = time.thread_time()
+        forced = self._matcher.compute_ff_tokens()
+        self._check()
+        self._charge(time.thread_time() - began, 1)
+        return forced[:limit]
+
+    def commit(self, token_ids: Sequence[int]) -> None:
+        """See Matcher.commit."""
+        for token in token_ids:
+            if token in self._ends:
+                return
+            self._matcher.consume_token(token)
+            self._check()
+            self._committed.append(token)
+        self.complete = self._matcher.is_stopped()
+
+    def _room(self, rows: int) -> int:
+        """Makes room for masks; returns their address."""
+        if rows > len(self._masks):
+            self._masks = np.zeros((max(rows, 2 * len(self._masks)), self._grammar.vocabulary.num_words), np.uint32)
+            self._base = self._masks.ctypes.data
+        return self._base
+
+    def _forbid_ends(self, masks: NDArray[np.uint32]) -> None:
+        for token in self._ends:
+            masks[:, token // 32] &= np.uint32(0xFFFFFFFF ^ 1 << token % 32)
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            self._fail(fault_text(self._matcher.get_error()))
+
+    def _charge(self, seconds: float, rows: int) -> None:
+        if seconds > FREE_SECONDS * rows:
+            self._seconds += seconds - FREE_SECONDS * rows
+            if self._seconds > MAX_SECONDS:
+                self._fail("finding the allowed tokens takes too long")
+
+    def _fail(self, reason: str) -> None:
+        self._grammar.discard()
+        constraint = self._grammar.constraint
+        _log.warning("a grammar of kind %s failed: %s", constraint.kind.value, reason)
+        raise too_complex(constraint, reason)
+
+
+def too_complex(constraint: Constraint, reason: str) -> RequestError:
+    """The error of an answer whose grammar gave up."""
+    return RequestError(
+        f"{constraint.param}: the answer cannot be constrained further: {reason}",
+        param=constraint.param,
+        code="grammar_too_complex",
+    )
+
+
+def fault_text(error: str) -> str:
+    """What went wrong, of a message that may go on with internal state."""
+    text = error.partition("\n<")[0].strip()
+    if text.startswith("panic"):
+        return "the grammar library failed"
+    return _KNOWN.get(text, text) or "unknown fault"
+
+
+_KNOWN = {
+    "NoExtensionBias": "at some point no token of this model can go on (does it have a finite answer?)",
+    "NoExtension": "no answer matches",
+}
