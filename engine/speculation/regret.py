@@ -75,7 +75,7 @@ def regret_table(
     index: Callable[[int], Any],
     governors: Sequence[str] = ("cost", "probe"),
 ) -> list[Row]:
-    """A row for each kind of text, and one for all of it. Governors serve the traces in their order, one process each."""
+    """A row for each kind of text, and one for all. Governors serve the traces in their order, one process each."""
     chances = [opportunities(trace, index) for trace in traces]
     costs = {name: _served(traces, prices, name) for name in governors}
     kinds = list(dict.fromkeys(trace.kind for trace in traces))

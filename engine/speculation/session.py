@@ -221,7 +221,9 @@ class SpeculationSession:
             if draft.token_ids:
                 offered.append(item)
             else:
-                self.counts.no_draft[draft.reason or "no reason given"] += 1
+                reason = draft.reason or "no reason given"
+                self.counts.no_draft[reason] += 1
+                logger.debug("request %s, token %d: no draft: %s", sequence.request_id, len(sequence.tokens), reason)
         return offered
 
     def _choose(self, num_entries: int, offered: list[Asked]) -> Sequence[Sequence[int]]:
@@ -230,6 +232,8 @@ class SpeculationSession:
         for (number, sequence, armed), size in zip(offered, windows, strict=True):
             if size:
                 drafts[number] = self._take(sequence, armed, size)
+            else:
+                logger.debug("request %s, token %d: not worth it", sequence.request_id, len(sequence.tokens))
         return drafts if self._verified else NO_DRAFTS
 
     def _take(self, sequence: SpeculativeSequence, armed: Armed, size: int) -> Sequence[int]:
