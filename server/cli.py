@@ -44,6 +44,7 @@ def serve(
     api_key: flags.ApiKey = None,
     admin_key: flags.AdminKey = None,
     max_waiting: flags.MaxWaiting = None,
+    tool_parser: flags.ToolParser = None,
     max_body: flags.MaxBody = 32 * 2**20,
     request_timeout: flags.RequestTimeout = None,
     drain_timeout: flags.DrainTimeout = 30.0,
@@ -69,6 +70,7 @@ def serve(
                 admin_key=admin_key,
                 max_body_bytes=max_body,
                 drain_s=drain_timeout,
+                tool_parser=tool_parser,
                 times=ReplyTimes(total_s=request_timeout),
             ),
             engine=EngineSettings(

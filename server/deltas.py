@@ -41,7 +41,7 @@ def merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
             calls = message.setdefault(name, [])
             for part in value:
                 _merge_call(calls, part)
-        elif name != "role":
+        elif name != "role" and value is not None:
             message[name] = (message.get(name) or "") + value
 
 

@@ -56,6 +56,11 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int: ...
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that are no text."""
+        ...
+
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
     def encode_prompt(self, rendered: str) -> list[int]:
         """Ids of a rendered template, which writes special tokens itself; a BOS is not doubled."""
@@ -70,6 +75,20 @@ class Tokenizer(Protocol):
 class ChatTemplate(Protocol):
     """A model's chat template. `render` raises RequestError when the template rejects the messages."""
 
+    @property
+    def variables(self) -> frozenset[str]:
+        """The names that the template reads from outside."""
+        ...
+
+    def source(self, with_tools: bool = False) -> str:
+        """The template's text, which shows the formats that the model was taught."""
+        ...
+
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, variables: Mapping[str, Any] | None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any] | None,
     ) -> str: ...

@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import TypeVar
 
 from ..kernels.errors import RequestError
-from .ports import ChatTemplate, Tokenizer
+from .chat_format import ChatFormat
+from .ports import Tokenizer
 from .schema.chat import Message, TemplateFields
 
 ResultT = TypeVar("ResultT")
@@ -30,11 +31,19 @@ class Prompt:
 class Prompter:
     """Prepares prompts. `max_context` bounds prompt and answer together."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, max_context: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, chat: ChatFormat | None, max_context: int) -> None:
         self.tokenizer = tokenizer
         self.max_context = max_context
-        self._template = template
+        self._chat = chat
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="surefoot-prompt")
+
+    def chat(self) -> ChatFormat:
+        """The model's chat format; RequestError if it has none."""
+        if self._chat is None:
+            raise RequestError(
+                "This model has no chat template; use /v1/completions", param="messages", code="chat_template_missing"
+            )
+        return self._chat
 
     def close(self) -> None:
         """Ends the worker threads."""
@@ -49,10 +58,7 @@ class Prompter:
         return await self.run(lambda: self._render(messages, fields))
 
     def _render(self, messages: Sequence[Message], fields: TemplateFields) -> Prompt:
-        if self._template is None:
-            raise RequestError(
-                "This model has no chat template; use /v1/completions", param="messages", code="chat_template_missing"
-            )
+        chat = self.chat()
         open_ended = bool(fields.continue_final_message)
         generate = not open_ended if fields.add_generation_prompt is None else fields.add_generation_prompt
         if open_ended and (generate or messages[-1].role != "assistant"):
@@ -61,10 +67,11 @@ class Prompter:
                 param="continue_final_message",
                 code="invalid_value",
             )
-        text = self._template.render(
+        text = chat.render(
             [message.variables() for message in messages],
+            fields.call_plan(),
             add_generation_prompt=generate,
-            variables=fields.chat_template_kwargs,
+            variables=chat.variables(fields.chat_template_kwargs, fields.reasoning_effort),
         )
         if open_ended:
             text = _cut_after(text, messages[-1].text().strip())

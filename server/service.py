@@ -12,6 +12,7 @@ from fastapi import Request
 from ..kernels.errors import RequestError
 from .body import SchemaT, read_json, validated
 from .bridge import Bridge
+from .chat_format import ChatFormat
 from .http_metrics import HttpMetrics
 from .ports import ChatTemplate, Engine, Tokenizer
 from .prompts import Prompter
@@ -54,7 +55,9 @@ class Service:
         self.settings = settings
         self.gate = Gate(settings.api_keys, settings.admin_key)
         self.metrics = HttpMetrics(engine.registry)
-        self.prompter = Prompter(model.tokenizer, model.template, model.max_context)
+        template, tokenizer = model.template, model.tokenizer
+        chat = None if template is None else ChatFormat(template, tokenizer, settings.tool_parser)
+        self.prompter = Prompter(tokenizer, chat, model.max_context)
         self.bridge = Bridge(engine, settings.max_requests)
         self._drain: asyncio.Task[None] | None = None  # kept: the loop holds tasks weakly
 

@@ -52,6 +52,7 @@ class HttpSettings:
     max_requests: int = 256  # choices running and waiting; more is 429
     max_body_bytes: int = 32 * 2**20
     drain_s: float = 30.0
+    tool_parser: str | None = None  # None: the one that the chat template teaches
     times: ReplyTimes = field(default_factory=ReplyTimes)
 
 
@@ -163,6 +164,12 @@ MaxWaiting = Annotated[
     int | None,
     typer.Option("--max-waiting", envvar="SUREFOOT_MAX_WAITING", min=0, help="Requests that may queue; more get 429."),
 ]
+ToolParser = Annotated[
+    str | None,
+    typer.Option(
+        "--tool-parser", envvar="SUREFOOT_TOOL_PARSER", help="How the model writes tool calls [as its template says]."
+    ),
+]
 MaxBody = Annotated[
     int,
     typer.Option(
@@ -230,6 +237,7 @@ _FOREIGN_FLAGS = {
     "--mtp-type": "--spec-type",
     "--mtp": "--spec",
     "--no-mtp": "--no-spec",
+    "--tool-call-parser": "--tool-parser",
 }
 _FOREIGN_VARIABLES = {
     "TS_SPEC": "SUREFOOT_SPEC",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,10 +11,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ...engine.request import Output
+from ...kernels.errors import RequestError
 from ..bridge import Choice
 from ..choices import ENDING, Held, TokenNames, chat_logprobs, ending, finish_reason
 from ..chunks import Chunk, ChunkedAnswer, Header, Usage
-from ..deltas import Delta, DeltaParser, PlainText, merge_delta
+from ..deltas import Delta, DeltaParser, merge_delta
 from ..openapi import takes
 from ..prompts import Prompt
 from ..reply import reply
@@ -33,7 +34,11 @@ async def create_chat_completion(request: Request) -> Response:
     body = await service.read(request, ChatRequest)
     model = service.model.check(body.model)
     service.bridge.admit(body.num_choices())
+    chat, plan = service.prompter.chat(), body.call_plan()
     prompt = await service.prompter.from_messages(body.messages, body)
+    begin = chat.begin(prompt.text or "", body.continued())
+    if chat.grammar(plan, begin) is not None:
+        raise _not_enforced(body)
     limit = service.prompter.answer_limit(prompt, body.token_limit(), None, "messages")
     seed, wishes = body.drawn_seed(), body.speculation_wishes()
     choices = [
@@ -44,15 +49,27 @@ async def create_chat_completion(request: Request) -> Response:
                 max_tokens=limit,
                 vocab_size=service.model.vocab_size,
                 num_logprobs=body.num_logprobs(),
+                visible_ids=chat.visible_ids(plan),
             ),
             wishes,
         )
         for index in range(body.num_choices())
     ]
     header = Header(new_id("chatcmpl"), "chat.completion.chunk", int(time.time()), model, service.engine.fingerprint)
-    answer = ChatAnswer(header, body, prompt, seed, service)
+    show = body.include_reasoning is not False
+    parsers = [chat.parser(plan, begin, show_reasoning=show) for _ in choices]
+    answer = ChatAnswer(header, body, prompt, seed, parsers, service)
     generation = service.bridge.open(header.id, choices, tenant.cache_salt(body.cache_salt), body.priority or 0)
     return await reply(request, generation, answer, bool(body.stream), service.settings.times)
+
+
+def _not_enforced(body: ChatRequest) -> RequestError:
+    param = "tools" if body.tool_choice in (None, "auto") else "tool_choice"
+    return RequestError(
+        f"'{param}': calls cannot be enforced by this server; use tool_choice 'auto' and tools that are not strict",
+        param=param,
+        code="unsupported_parameter",
+    )
 
 
 @dataclass(slots=True)
@@ -65,13 +82,21 @@ class _ChoiceState:
 class ChatAnswer(ChunkedAnswer):
     """The chunks of a chat completion."""
 
-    def __init__(self, header: Header, body: ChatRequest, prompt: Prompt, seed: int, service: Service) -> None:
+    def __init__(
+        self,
+        header: Header,
+        body: ChatRequest,
+        prompt: Prompt,
+        seed: int,
+        parsers: Sequence[DeltaParser],
+        service: Service,
+    ) -> None:
         super().__init__(header, Usage([len(prompt.token_ids)], body.num_choices()), body.wants_usage())
         self._body = body
         self._prompt = prompt
         self._seed = seed
         self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
-        self._states = [_ChoiceState(PlainText()) for _ in range(body.num_choices())]
+        self._states = [_ChoiceState(parser) for parser in parsers]
 
     @property
     def done(self) -> bool:
@@ -80,7 +105,8 @@ class ChatAnswer(ChunkedAnswer):
 
     def start(self) -> list[Chunk]:
         """A chunk with the role per choice. The first also has what an answer has once: seed and prompt ids."""
-        opening: Delta = {"role": "assistant", "content": ""}
+        # An answer that may be only a call begins without content: who adds up its deltas then has null, not "".
+        opening: Delta = {"role": "assistant", "content": None if self._body.call_plan() else ""}
         chunks = [self.header.chunk([self._choice(index, opening, None)]) for index in range(len(self._states))]
         chunks[0]["seed"] = self._seed
         if self._body.return_token_ids:

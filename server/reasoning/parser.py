@@ -18,7 +18,6 @@ _ANYTHING = re.compile(r"(?s).*")
 _PAIRS = {"\u201c": "\u201d", "\u2018": "\u2019", "\u00ab": "\u00bb", "(": ")", "\u300c": "\u300d"}
 _PAIRS.update({mark: mark for mark in "\"'`*"})
 _BEFORE_QUOTES = " \t\n([{*'\""
-_BEFORE_QUOTES = " \t\n([{*'\""
 _WORD_AND_SPACE = re.compile(r"[\w,;:] ")
 _LOOK = 2  # characters that decide on each side of a marker
 

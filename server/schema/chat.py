@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from .sampling import SamplingFields, Strict, Whole
+from .tools import HistoryCalls, ToolFields
 
 _MAX_MESSAGES = 4096
 
@@ -18,7 +19,7 @@ class Message(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Any = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: HistoryCalls | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
@@ -58,13 +59,14 @@ def _part_text(part: Any) -> str:
 Messages = Annotated[list[Message], Field(min_length=1, max_length=_MAX_MESSAGES)]
 
 
-class TemplateFields(Strict):
+class TemplateFields(ToolFields):
     """How a conversation becomes a prompt."""
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class ChatRequest(SamplingFields, TemplateFields):
@@ -74,6 +76,7 @@ class ChatRequest(SamplingFields, TemplateFields):
     max_completion_tokens: Whole | None = Field(None, ge=0, lt=2**31)
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=20)
+    include_reasoning: bool | None = None
 
     @field_validator("top_logprobs")
     @classmethod
@@ -86,6 +89,10 @@ class ChatRequest(SamplingFields, TemplateFields):
         """The smaller of the two spellings, where either is given."""
         limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
         return min(limits, default=None)
+
+    def continued(self) -> str | None:
+        """The assistant's message that the answer goes on with, if it does."""
+        return self.messages[-1].text() if self.continue_final_message else None
 
     def num_logprobs(self) -> int | None:
         """Alternatives per token, or None without log-probabilities."""

@@ -18,16 +18,12 @@ _ANY = object()  # qualifies another field, which is refused itself
 
 # --- OpenAI ---
 _OPENAI: dict[str, tuple[object, ...]] = {
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
-    "parallel_tool_calls": (None, True, False),
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "response_format": (None, {"type": "text"}),
     "modalities": (None, ["text"]),
     "audio": _NONE,
     "prediction": _NONE,
-    "reasoning_effort": _NONE,
     "verbosity": (None, "medium"),
     "web_search_options": _NONE,
     "moderation": _NONE,
@@ -64,7 +60,6 @@ _VLLM: dict[str, tuple[object, ...]] = {
     "documents": (None, []),
     "mm_processor_kwargs": (None, {}),
     "media_io_kwargs": (None, {}),
-    "include_reasoning": (None, True),
     "thinking_token_budget": _NONE,
     "repetition_detection": _NONE,
     "prompt_embeds": _NONE,
@@ -161,6 +156,11 @@ _SIBLING: dict[str, tuple[object, ...]] = {
     "best_of": (None, 1),
     "top_logprobs": (None, 0),
     "max_completion_tokens": _NONE,
+    "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "parallel_tool_calls": (None, True, False),
+    "reasoning_effort": _NONE,
+    "include_reasoning": (None, True),
 }
 
 # --- ours, not built yet ---

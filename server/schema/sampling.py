@@ -105,6 +105,7 @@ class SamplingFields(Strict):
         vocab_size: int,
         num_logprobs: int | None,
         prompt_logprobs: int | None = None,
+        visible_ids: frozenset[int] = frozenset(),
     ) -> GenerationParams:
         """The engine's parameters of one choice."""
         if (self.min_tokens or 0) > max_tokens:
@@ -129,6 +130,7 @@ class SamplingFields(Strict):
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             min_tokens=self.min_tokens or 0,
+            visible_ids=visible_ids,
             num_logprobs=num_logprobs,
             prompt_logprobs=prompt_logprobs,
         )

@@ -35,6 +35,7 @@ class ByteTokenizer:
     """Token i is byte i; 256 begins a text, 257 ends one."""
 
     vocab_size = VOCAB
+    special_ids = frozenset({BOS, EOS})
 
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         return [BOS] * add_special + list(text.encode())
@@ -54,9 +55,20 @@ class ByteTokenizer:
 class PlainTemplate:
     """`role:content` lines."""
 
+    variables = frozenset({"messages"})
+
+    def source(self, with_tools: bool = False) -> str:
+        return ""
+
     def render(
-        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool, variables: Mapping[str, object]
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: object,
+        add_generation_prompt: bool,
+        variables: Mapping[str, object] | None,
     ) -> str:
+        assert tools is None
         if any(message["content"] == "reject me" for message in messages):
             raise RequestError("the template rejects this conversation", param="messages")
         text = "".join(f"{message['role']}:{self._text(message['content'])}\n" for message in messages)
@@ -248,11 +260,11 @@ def serving(service: Service) -> Iterator[Live]:
 Start = Callable[..., Live]
 
 
-def _service(script: Script | None, template: bool, max_context: int, **http: Any) -> Service:
+def _service(script: Script | None, template: Any, max_context: int, **http: Any) -> Service:
     model = ServedModel(
         names=("tiny", "alias"),
         tokenizer=ByteTokenizer(),
-        template=PlainTemplate() if template else None,
+        template=PlainTemplate() if template is True else template or None,
         max_context=max_context,
         vocab_size=VOCAB,
     )
@@ -264,7 +276,7 @@ def start() -> Iterator[Start]:
     """Starts servers over scripted engines; ends them with the test."""
     with contextlib.ExitStack() as stack:
 
-        def begin(script: Script | None = None, *, template: bool = True, max_context: int = 2048, **http: Any) -> Live:
+        def begin(script: Script | None = None, *, template: Any = True, max_context: int = 2048, **http: Any) -> Live:
             return stack.enter_context(serving(_service(script, template, max_context, **http)))
 
         yield begin

@@ -13,7 +13,7 @@ from surefoot.engine.request import Draw, Finish, FinishReason, Output
 from surefoot.server.api.chat import ChatAnswer
 from surefoot.server.api.completions import CompletionAnswer
 from surefoot.server.chunks import Header
-from surefoot.server.deltas import merge_delta
+from surefoot.server.deltas import PlainText, merge_delta
 from surefoot.server.prompts import Prompt
 from surefoot.server.schema.chat import ChatRequest
 from surefoot.server.schema.completions import CompletionRequest
@@ -74,8 +74,8 @@ def test_chat(outputs: list[Output]) -> None:
     body = ChatRequest.model_validate(
         {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 1, "return_token_ids": True}
     )
-    chunks, whole = run(ChatAnswer(HEADER, body, PROMPT, 1, SERVICE), outputs)
-    _, at_once = run(ChatAnswer(HEADER, body, PROMPT, 1, SERVICE), joined(outputs))
+    chunks, whole = run(ChatAnswer(HEADER, body, PROMPT, 1, [PlainText()], SERVICE), outputs)
+    _, at_once = run(ChatAnswer(HEADER, body, PROMPT, 1, [PlainText()], SERVICE), joined(outputs))
     assert whole == at_once
     assert bytes(whole["choices"][0]["token_ids"]).decode() == whole["choices"][0]["message"]["content"]
     assert all(chunk["choices"][0]["delta"].get("content") for chunk in chunks[1:-1])

@@ -35,8 +35,6 @@ def http(plain: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
-        ("tool_choice", "required"),
         ("functions", [{"name": "f"}]),
         ("response_format", {"type": "json_object"}),
         ("guided_json", {"type": "object"}),

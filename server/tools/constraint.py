@@ -1,0 +1,60 @@
+"""The grammar of a whole answer: reasoning first where the model reasons, then the calls that have to come, or text in
+which calls may come."""
+
+from __future__ import annotations
+
+import re
+
+from ..reasoning.formats import Begin, ReasoningFormat
+from .dialect import Dialect
+from .grammar import Grammar, Spell, quoted, text_until
+
+_TEXT = "/(?s:.*)/"
+_LINES = r"/[ \r\n]{0,4}/"
+
+
+def answer_grammar(
+    dialect: Dialect,
+    calls: Grammar,
+    spell: Spell,
+    *,
+    required: bool,
+    reasoning: ReasoningFormat | None,
+    begin: Begin,
+) -> str:
+    """Lark text for an answer that begins as its prompt leaves it. `required`: only calls after the reasoning."""
+    before, rules = _reasoning(reasoning, begin, spell)
+    if required:
+        body = "calls"
+    elif not calls.opener:
+        first = "".join(sorted({re.escape(opener[0]) for opener in dialect.first_openers}))
+        body, rules = "(calls | other)", [*rules, rf"other: /([^{first}\s](?s:.*))?/"]
+    elif calls.opener.startswith('"'):
+        body = f"(marker {calls.block})* rest"
+        marker = re.escape(dialect.openers[0]).replace("/", r"\/")
+        rules = [*rules, f"marker[lazy]: /(?s:.*){marker}/", f"rest: {_TEXT}"]
+    else:
+        body = f"text ({calls.opener} {calls.block} text)*"
+        rules = [*rules, f"text: {_TEXT}"]
+    return "\n".join([f"start: {before} {body}", f"calls: {calls.blocks()}", *rules, *calls.rules])
+
+
+def _reasoning(made: ReasoningFormat | None, begin: Begin, spell: Spell) -> tuple[str, list[str]]:
+    """What comes before calls and text, and the rules for it."""
+    if made is None or begin is Begin.AFTER:
+        return "", []
+    if begin is Begin.CLOSED:
+        return _LINES, []
+    closer = spell(made.closer)
+    is_text = closer == quoted(made.closer)
+    thought = text_until(made.closer, "thought") if is_text else f"thought: {_TEXT} {closer}"
+    opener = _spelled(made, spell)
+    if begin is Begin.INSIDE:
+        return f"thought {_LINES}", [thought]
+    return f"[{opener} thought {_LINES}]", [thought]
+
+
+def _spelled(made: ReasoningFormat, spell: Spell) -> str:
+    """The opener, of which only the first part may be a control token."""
+    head = made.special[0]
+    return f"{spell(head)} {quoted(made.opener.removeprefix(head))}".strip()
