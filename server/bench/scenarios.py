@@ -48,8 +48,8 @@ Scenario = Callable[[Target, Prompts, int], Awaitable[Figures]]
 
 
 async def decode(target: Target, prompts: Prompts, seed: int) -> Figures:
-    """One stream: tokens per second after the first."""
-    timing = await target.complete(prompts.make(64, seed), 96)
+    """One stream: tokens per second after the first, plain decoding (drafts depend on the text, see `bench spec`)."""
+    timing = await target.complete(prompts.make(64, seed), 96, speculation={"enabled": False})
     return {"decode tok/s": timing.decode_rate}
 
 
