@@ -41,6 +41,7 @@ _BYTES_PER_GRAMMAR = 2**20  # measured, as the next one: of a small grammar
 _BYTES_PER_SECOND = 128 * 2**20  # of what a compiler can allocate in a second of its own time
 _PROBE_STEPS = 16  # tokens of an answer that are tried out before the grammar is used
 _PROBE_SECONDS = 0.5
+_SLOW_MASK_SECONDS = 0.1  # of a mask that was computed before; ordinary ones take a thousandth
 _MAX_REASON = 300  # characters
 
 _LIMITS = LLParserLimits(
@@ -70,7 +71,7 @@ class Grammars:
     def compile(self, constraint: Constraint) -> Future[Grammar]:
         """A compiled grammar, at once if it is known. RequestError: 400 says why there can be none, 429 when too many
         are being compiled."""
-        key = (constraint.kind, constraint.text, constraint.after)
+        key = (constraint.kind, constraint.text, constraint.before)
         answer: Future[Grammar] = Future()
         with self._lock:
             result = self._kept.get(key)
@@ -162,16 +163,17 @@ def _compiled(vocabulary: GrammarVocabulary, constraint: Constraint) -> _Result:
     try:
         matcher = LLMatcher(vocabulary.tokens, grammar_source(constraint), limits=_LIMITS, log_level=0)
         _raise_fault(matcher)
-        _probe(matcher.deep_copy(), vocabulary)
+        _try_out(matcher.deep_copy(), vocabulary)
+        _refuse_slow(matcher.deep_copy())
     except ValueError as fault:
         reason = str(fault)
         return reason if len(reason) <= _MAX_REASON else reason[: _MAX_REASON - 1] + "…"
     return matcher
 
 
-def _probe(matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
-    """Tries the beginning of an answer and takes it back. Finds grammars without any answer, those too ambiguous to be
-    parsed, and those that cannot roll back; and prepares the lexer for the first real answer. Raises ValueError."""
+def _try_out(matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
+    """Begins an answer and takes it back. Finds grammars without any answer, those too ambiguous to be parsed, and
+    those that cannot roll back; and prepares the lexer for the first real answer. Raises ValueError."""
     began = time.thread_time()
     first = mask = _mask(matcher)
     ends = list(vocabulary.end_ids)
@@ -190,6 +192,14 @@ def _probe(matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
         mask = _mask(matcher)
     if steps and not (matcher.rollback(steps) and np.array_equal(_mask(matcher), first)):
         raise ValueError("it uses rules that cannot be taken back when a draft is rejected")
+
+
+def _refuse_slow(matcher: LLMatcher) -> None:
+    """Raises ValueError for a mask that takes long although the lexer knows the way."""
+    began = time.thread_time()
+    _mask(matcher)
+    if time.thread_time() - began > _SLOW_MASK_SECONDS:
+        raise ValueError("finding the tokens that it allows takes too long")
 
 
 def _mask(matcher: LLMatcher) -> NDArray[np.uint8]:

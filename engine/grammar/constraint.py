@@ -1,7 +1,7 @@
 """What an answer must look like, as a value: made by whoever reads requests, compiled by the engine. Knows no library.
 
 A constraint holds for the whole answer, from its first token to its last. Where the model writes markers around the
-constrained part, the constraint describes them too: see `after` for reasoning, and `lark` for anything else.
+constrained part, the constraint describes them too: in `before` (reasoning), or as a whole (tool calls: `lark`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Constraint:
     kind: ConstraintKind
     text: str
     param: str = "response_format"  # the request's field that asked for it: errors name it
-    after: str = ""  # free text comes first, up to and including this marker (`</think>`)
+    before: str = ""  # rules of a Lark grammar, one of them called `before`: what precedes the constrained part
 
     @classmethod
     def json_schema(cls, schema: object, param: str) -> Constraint:

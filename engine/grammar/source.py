@@ -25,17 +25,12 @@ _REFUSED_ATTRIBUTE = re.compile(r"\b(temperature|max_tokens|stop)\s*=")
 def grammar_source(constraint: Constraint) -> str:
     """The source of a constraint's grammar. Raises ValueError, whose text says what is wrong."""
     if len(constraint.text) > MAX_TEXT:
-        raise ValueError(f"{len(constraint.text)} characters are more than the {MAX_TEXT} that are compiled")
+        raise ValueError(f"its {len(constraint.text)} characters are more than the {MAX_TEXT} that are compiled")
     answer = _WRITERS[constraint.kind](constraint.text)
-    if not constraint.after:
+    if not constraint.before:
         return json.dumps({"grammars": [answer]})
-    return json.dumps({"grammars": [{"name": "whole", "lark_grammar": _preceded(constraint.after)}, answer]})
-
-
-def _preceded(marker: str) -> str:
-    """Any text up to and with the marker, at most two line breaks, then the answer."""
-    until = json.dumps(marker, ensure_ascii=False)
-    return f"start: before /\\n{{0,2}}/ @{_ANSWER}\nbefore[lazy]: /(?s:.*)/ {until}\n"
+    whole = f"start: before @{_ANSWER}\n{_checked(constraint.before)}"
+    return json.dumps({"grammars": [{"name": "whole", "lark_grammar": whole}, answer]})
 
 
 def _json_schema(text: str) -> dict[str, object]:
@@ -64,10 +59,14 @@ def _choice(text: str) -> dict[str, object]:
 
 
 def _lark(text: str) -> dict[str, object]:
+    return _lark_grammar(_checked(text))
+
+
+def _checked(text: str) -> str:
     for attributes in _ATTRIBUTES.findall(text):
         if refused := _REFUSED_ATTRIBUTE.search(attributes):
             raise ValueError(f"the rule attribute '{refused[1]}' is not supported")
-    return _lark_grammar(text)
+    return text
 
 
 def _lark_grammar(text: str) -> dict[str, object]:

@@ -125,6 +125,8 @@ SCHEMAS: dict[str, object] = {
     },
 }
 
+THOUGHT = 'before: thought /\\n{0,2}/\nthought[lazy]: /(?s:.*)/ "</think>"'
+
 FORMATS = {  # the shape only: a regular language knows no 29th of February
     "date": r"\d{4}-\d\d-\d\d",
     "date-time": r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)",
@@ -149,7 +151,7 @@ TEXTS: dict[str, tuple[Constraint, Callable[[str], object]]] = {
     "lark": (Constraint.lark('start: item ("," item)*\nitem: /[a-c]{1,3}/ | "(" start ")"', "p"),
              re.compile(r"[a-c,()]+").fullmatch),
     "control token": (Constraint.lark('start: "ab" <|tool|> /[0-9]/', "p"), re.compile("ab[0-9]").fullmatch),
-    "after": (Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(PERSON), "p", "</think>"),
+    "after": (Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(PERSON), "p", THOUGHT),
               lambda text: valid_for(PERSON)(text.split("</think>", 1)[1])),
 }  # fmt: skip
 
