@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from ..kernels.sampling import Draw, SamplingSpec
-from .request import Finish, FinishReason, GenerationParams, Output
+from .repetition_guard import RepetitionGuard
+from .request import REPETITION, Finish, FinishReason, GenerationParams, Output
 from .stop_strings import StopStrings
 
 
@@ -60,6 +61,7 @@ class Generation:
         "_end_ids",
         "_end_of_generation",
         "_given",
+        "_guard",
         "_held",
         "_length",
         "_max_output",
@@ -89,6 +91,8 @@ class Generation:
         self._min_tokens = params.min_tokens
         self._stream = stream
         self._stops = stops
+        limit = params.repetition_guard
+        self._guard = None if limit is None else RepetitionGuard(limit)
         self._wants_draws = params.num_logprobs is not None
         self._held: list[tuple[Draw, int]] = []  # tokens not given out, with the offset where their text starts
         self._length = 0
@@ -132,6 +136,9 @@ class Generation:
             self._give(draw, output)
             output.text += text
         elif self._hold(draw, text, output):
+            return True
+        if self._guard is not None and self._guard.feed(token) and self.num_output > self._min_tokens:
+            self.end(FinishReason.STOP, output, REPETITION)
             return True
         if self.num_output >= self._max_output:
             self.end(FinishReason.LENGTH, output)

@@ -9,6 +9,7 @@ from enum import Enum
 from ..kernels.errors import RequestError
 from ..kernels.sampling import Draw
 from .grammar.matcher import Grammar
+from .repetition_guard import RepetitionLimit
 from .speculation.policy import NO_WISHES, RequestSpeculation
 
 
@@ -30,16 +31,20 @@ class GenerationParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
+    repetition_guard: RepetitionLimit | None = None  # a loop that ends the answer
     visible_ids: frozenset[int] = frozenset()  # control tokens that the text shows: markers that its reader looks for
     num_logprobs: int | None = None
     prompt_logprobs: int | None = None  # n: log-probabilities of every prompt token but the first, with the n best
     grammar: Grammar | None = None  # compiled: what the whole answer must match
 
 
+REPETITION = "repetition"  # the stop reason of an answer that its guard ended
+
+
 class FinishReason(Enum):
     """Why a request ended."""
 
-    STOP = "stop"  # end-of-generation token, stop token id or stop string
+    STOP = "stop"  # end-of-generation token, stop token id, stop string or repetition guard
     LENGTH = "length"  # max_tokens or the context's end
     CANCELLED = "cancelled"
     ERROR = "error"
@@ -50,7 +55,7 @@ class Finish:
     """The terminal event of a request."""
 
     reason: FinishReason
-    stop_reason: int | str | None = None  # the stop token id or stop string of the request that matched
+    stop_reason: int | str | None = None  # the request's stop token id or stop string that matched, or REPETITION
     error: RequestError | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, taken from the prefix cache

@@ -163,12 +163,7 @@ _SIBLING: dict[str, tuple[object, ...]] = {
     "include_reasoning": (None, True),
 }
 
-# --- ours, not built yet ---
-_OURS: dict[str, tuple[object, ...]] = {
-    "repetition_guard": _NONE,
-}
-
-REFUSED: Mapping[str, tuple[object, ...]] = {**_OPENAI, **_VLLM, **_SGLANG, **_LLAMA_CPP, **_SIBLING, **_OURS}
+REFUSED: Mapping[str, tuple[object, ...]] = {**_OPENAI, **_VLLM, **_SGLANG, **_LLAMA_CPP, **_SIBLING}
 
 _SPECULATIVE_PREFIX = "speculative."  # llama.cpp's per-request speculation settings
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from ...engine.repetition_guard import RepetitionLimit
 from ...engine.request import GenerationParams, RequestSpeculation
 from ...engine.speculation.policy import request_speculation
 from ...kernels.errors import RequestError
@@ -47,6 +48,15 @@ class StreamOptions(Strict):
     include_obfuscation: Literal[False] | None = None
 
 
+class RepetitionGuardField(Strict):
+    """`repetition_guard`: ends an answer whose last tokens are `repeats` copies of a block of up to `period` tokens."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    period: Whole = Field(ge=1, le=256)
+    repeats: Whole = Field(ge=2, le=1024)
+
+
 class SamplingFields(Strict):
     """Sampling, stopping and output fields of chat and completions."""
 
@@ -59,6 +69,7 @@ class SamplingFields(Strict):
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
     min_tokens: Whole | None = Field(None, ge=0, lt=2**31)
+    repetition_guard: RepetitionGuardField | None = None
     seed: Whole | None = Field(None, ge=-(2**63), lt=2**64)
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, ge=0, le=1)
@@ -115,6 +126,7 @@ class SamplingFields(Strict):
                 code="invalid_value",
             )
         temperature = 1.0 if self.temperature is None else self.temperature
+        guard = self.repetition_guard
         return GenerationParams(
             max_tokens=max_tokens,
             seed=seed,
@@ -130,6 +142,7 @@ class SamplingFields(Strict):
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             min_tokens=self.min_tokens or 0,
+            repetition_guard=None if guard is None else RepetitionLimit(guard.period, guard.repeats),
             visible_ids=visible_ids,
             num_logprobs=num_logprobs,
             prompt_logprobs=prompt_logprobs,

@@ -21,6 +21,7 @@ from harness import ORACLE
 from speculation_doubles import Scripted
 
 from surefoot.engine.core import EngineCore
+from surefoot.engine.repetition_guard import RepetitionLimit
 from surefoot.engine.request import FinishReason, GenerationParams, Submission
 from surefoot.engine.speculation.contract import Capabilities, Draft, DraftContext
 from surefoot.engine.speculation.policy import RequestSpeculation, SpeculationPolicy
@@ -148,7 +149,7 @@ def test_a_policy_that_changes_in_mid_stream_changes_nothing() -> None:
         check(answer, plain(model, kind, temperature, seed))
 
 
-@pytest.mark.parametrize("stop", ["token", "string", "limit"])
+@pytest.mark.parametrize("stop", ["token", "string", "limit", "loop"])
 @pytest.mark.parametrize("window", [0, 1, 3, 8])
 def test_stops_inside_a_window(stop: str, window: int) -> None:
     model, kind = "llama", "repeating"
@@ -158,12 +159,15 @@ def test_stops_inside_a_window(stop: str, window: int) -> None:
         "token": {"stop_token_ids": (free.token_ids[at],), "min_tokens": 20},
         "string": {"stop": (free.text[-12:-8],)},
         "limit": {},
+        "loop": {"repetition_guard": RepetitionLimit(3, 2), "min_tokens": 25},
     }
     request = replace(settings(0.0, 1, at if stop == "limit" else 60), **wanted[stop])
     reference = drive(model, PLAIN).one(prompt(kind), request)
+    assert reference.done.completion_tokens < 60, "it stopped"
     engine = drive(model, SpeculationPolicy(governor="off", draft_tokens=window))
     answer = engine.one(prompt(kind), request)
     check(answer, reference)
+    assert answer.done.stop_reason == reference.done.stop_reason
     assert answer.done.completion_tokens == reference.done.completion_tokens
     follow = [*prompt(kind), *free.token_ids[: at - 2], 9]
     check(engine.one(follow, settings(0.0, 1)), drive(model, PLAIN).one(follow, settings(0.0, 1)))

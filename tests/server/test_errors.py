@@ -93,6 +93,8 @@ def test_known_but_missing_fields_are_refused_by_name(http: httpx.Client, name: 
         ("temperature", None),
         ("user", "me"),
         ("metadata", {"a": 1}),
+        ("repetition_guard", None),
+        ("repetition_guard", {"period": 64.0, "repeats": 4}),
     ],
 )
 def test_fields_at_their_default_are_fine(http: httpx.Client, name: str, value: Any) -> None:
@@ -122,6 +124,12 @@ def test_fields_at_their_default_are_fine(http: httpx.Client, name: str, value: 
         ({"stop": [""]}, "stop.0"),
         ({"stop": ["a"] * 65}, "stop"),
         ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
+        ({"repetition_guard": True}, "repetition_guard"),
+        ({"repetition_guard": {"period": 4}}, "repetition_guard.repeats"),
+        ({"repetition_guard": {"period": 0, "repeats": 4}}, "repetition_guard.period"),
+        ({"repetition_guard": {"period": 257, "repeats": 4}}, "repetition_guard.period"),
+        ({"repetition_guard": {"period": 4, "repeats": 1}}, "repetition_guard.repeats"),
+        ({"repetition_guard": {"period": 4, "repeats": 3, "count": 2}}, "repetition_guard.count"),
         ({"logit_bias": {"AI": -100}}, "logit_bias"),
         ({"logit_bias": {"191222": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),

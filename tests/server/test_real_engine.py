@@ -195,6 +195,18 @@ def test_stop_token_ids_are_reported(http: Any) -> None:
     assert answer["usage"]["completion_tokens"] == ids.index(ids[3]) + 1
 
 
+@pytest.mark.parametrize("route", ["chat/completions", "completions"])
+def test_a_repetition_guard_ends_a_loop(http: Any, route: str) -> None:
+    prompt: dict[str, Any] = {"messages": MESSAGES} if route.startswith("chat") else {"prompt": "a"}
+    looping = {**prompt, "logit_bias": {"40": 100}, "max_tokens": 30, "seed": 2, "return_token_ids": True}
+    free = http.post(f"/v1/{route}", json=looping).json()["choices"][0]
+    assert (free["finish_reason"], free["token_ids"]) == ("length", [40] * 30)
+    guarded = http.post(f"/v1/{route}", json={**looping, "repetition_guard": {"period": 8, "repeats": 6}}).json()
+    choice = guarded["choices"][0]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "repetition")
+    assert choice["token_ids"] == [40] * 6 and guarded["usage"]["completion_tokens"] == 6
+
+
 def test_a_prompt_ending_inside_a_character_is_not_echoed(http: Any) -> None:
     pepper = http.post("/tokenize", json={"prompt": "Hello world 🌶", "add_special_tokens": False}).json()["tokens"]
     chunks = http.post(
