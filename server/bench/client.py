@@ -29,6 +29,7 @@ class Timing:
     chunk_times: list[float] = field(default_factory=list[float])  # of chunks that carried text or tokens
     text: str = ""
     token_ids: list[int] = field(default_factory=list[int])
+    speculation: dict[str, Any] = field(default_factory=dict[str, Any])  # the report, where one was asked for
 
     @property
     def first_token_seconds(self) -> float:
@@ -63,6 +64,10 @@ class Target:
     async def post_json(self, path: str, body: dict[str, Any], method: str = "POST") -> Any:
         """POST a JSON body; raises BenchError unless it answers 200 with JSON."""
         return json.loads(b"".join([part async for part in self._exchange(method, path, body)]))
+
+    async def get_text(self, path: str) -> str:
+        """GET path; raises BenchError unless it answers 200."""
+        return b"".join([part async for part in self._exchange("GET", path, None)]).decode()
 
     async def token_ids(self, text: str) -> list[int]:
         """Token ids of a text by the server's own /tokenize (vLLM's and llama.cpp's field names are both sent)."""
@@ -148,4 +153,5 @@ def _note(timing: Timing, event: dict[str, Any], now: float) -> None:
         if text or tokens:
             timing.chunk_times.append(now)
         timing.text += text
+        timing.speculation = choice.get("speculation") or timing.speculation
         timing.token_ids += tokens

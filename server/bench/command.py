@@ -94,3 +94,52 @@ def governor(
     if json_out:
         json_out.write_text(command.as_json(recording, reports))
     raise typer.Exit(1 if any(report.causality.different for report in reports) else 0)
+
+
+@bench.command()
+def spec(
+    url: Annotated[str, typer.Argument(help="Base URL of a Surefoot server, without /v1.")],
+    against: Annotated[str | None, typer.Option(help="Another server, measured in alternation.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="Key for both servers.")] = None,
+    admin_key: Annotated[str | None, typer.Option(help="Key of /admin, if the server has one.")] = None,
+    load: Annotated[list[str] | None, typer.Option(help="Kinds of turns, chat, crowd; all by default.")] = None,
+    pairs: Annotated[int, typer.Option(min=1, help="Counted runs of each load on every side.")] = 20,
+    tokens: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.")] = 200,
+    system_words: Annotated[int | None, typer.Option(help="Length of the chats' system prompt.")] = None,
+    concurrency: Annotated[str, typer.Option(help="Sizes of crowds.")] = "1,2,4",
+    stagger_ms: Annotated[str, typer.Option(help="Milliseconds between a crowd's starts.")] = "0,600",
+    type_: Annotated[str | None, typer.Option("--type", help="Algorithm of the `on` side.")] = None,
+    governor: Annotated[str | None, typer.Option(help="Governor of the `on` side; unchanged by default.")] = None,
+    temperature: Annotated[float, typer.Option(min=0)] = 0.0,
+    json_out: JsonOut = None,
+) -> None:
+    """Switch a live server's speculation off and on in turns: same streams, and how much faster with which certainty.
+
+    Exit code 1: a stream changed.
+    """
+    from . import spec as command
+    from .client import BenchError
+    from .spec_plan import Plan, measure
+
+    options = command.Options(url, against, api_key, admin_key, type_, governor, temperature, pairs)
+    plan = Plan(
+        load,
+        tokens,
+        system_words,
+        whole_numbers("--concurrency", concurrency, 1),
+        whole_numbers("--stagger-ms", stagger_ms, 0),
+    )
+    try:
+        report = asyncio.run(measure(options, plan))
+    except (BenchError, OSError) as error:
+        raise ConfigError(f"bench spec: {error}") from error
+    command.publish(report, json_out)
+    raise typer.Exit(1 if report.different else 0)
+
+
+def whole_numbers(option: str, text: str, least: int) -> list[int]:
+    """A comma-separated list. Raises ConfigError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= least for part in parts):
+        raise ConfigError(f"{option} {text!r}: whole numbers of at least {least}, separated by commas, are expected")
+    return [int(part) for part in parts]
