@@ -12,14 +12,11 @@ const text = (x, y, content, anchor = "start", kind = "tick") =>
   svg("text", { x, y, "text-anchor": anchor, class: kind }, content);
 const path = (points) => points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
-// A minute of a rate, the newest sample at the right end.
-export function drawSpeed(samples, most) {
+// A minute of a rate: [age as a share of the minute, value], the newest at the right end.
+export function drawSpeed(samples) {
   const [height, base] = [64, 60];
-  const top = Math.max(1, ...samples);
-  const points = samples.map((value, index) => [
-    WIDTH - ((samples.length - 1 - index) * WIDTH) / (most - 1),
-    base - (value / top) * 48,
-  ]);
+  const top = Math.max(1, ...samples.map(([, value]) => value));
+  const points = samples.map(([age, value]) => [Math.max(0, WIDTH * (1 - age)), base - (value / top) * 46]);
   const parts = [svg("line", { x1: 0, x2: WIDTH, y1: base, y2: base, class: "axis" })];
   if (points.length > 1) {
     const area = `${path(points)}L${WIDTH} ${base}L${points[0][0]} ${base}Z`;

@@ -280,6 +280,7 @@ function busy(controller) {
   byId("send").hidden = controller !== null;
   byId("stop").hidden = controller === null;
   byId("messages").setAttribute("aria-busy", String(controller !== null));
+  document.dispatchEvent(new Event("answering"));
 }
 
 // Keeps the end in sight for a reader who is at the end, and leaves alone one who has scrolled up.

@@ -303,9 +303,9 @@ function closing(text, from, blockEnd, mark) {
   const end = Math.min(blockEnd, from + MAX_SPAN);
   for (let i = text.indexOf(mark, from + 1); i > 0 && i + mark.length <= end; i = text.indexOf(mark, i + 1)) {
     if (/\s/.test(text[i - 1]) || text[i - 1] === "\\") continue;
-    if (mark.length === 1 && (text[i + 1] === mark || text[i - 1] === mark)) continue; // part of a strong mark
+    if (mark.length === 1 && ((i + 1 < end && text[i + 1] === mark) || text[i - 1] === mark)) continue; // part of a strong mark
     if (mark[0] === "_" && /\w/.test(text[i + mark.length] ?? "")) continue;
-    return i;
+    return mark.length === 2 && text[i + 2] === mark[0] && text[i + 3] !== mark[0] ? i + 1 : i; // ***both***
   }
   return -1;
 }

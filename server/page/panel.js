@@ -5,10 +5,10 @@ import { drawCost, drawPositions, drawSpeed, priceAt } from "./charts.js";
 import { byId, element } from "./dom.js";
 import { withKey } from "./settings.js";
 
-const SAMPLES = 60; // a minute
-const PERIOD_MS = 1000;
+const MINUTE = 60_000; // milliseconds
+const STEADY = 5_000; // that the speed in figures is taken over
+const [BUSY_MS, IDLE_MS] = [1000, 3000]; // between two samples
 const MOST_DRAFTED = 16; // the cost curve is drawn up to here
-const STEADY = 5; // samples that the speed in figures is taken over
 
 let history = []; // {at, families}
 let view = null; // the last answer of /admin/speculation
@@ -21,31 +21,30 @@ const sum = (families, name, labels = {}) =>
     .filter((sample) => Object.entries(labels).every(([key, value]) => sample.labels[key] === value))
     .reduce((total, sample) => total + sample.value, 0);
 
-const since = (count, name, labels) => {
-  const [now, then] = [history.at(-1), history[Math.max(0, history.length - 1 - count)]];
-  return sum(now.families, name, labels) - sum(then.families, name, labels);
-};
+// The sample that is `ms` older than the newest, or the oldest.
+const before = (ms) => history.find((sample) => sample.at >= history.at(-1).at - ms - 100);
 
-function speedOver(count) {
-  const [now, then] = [history.at(-1), history[Math.max(0, history.length - 1 - count)]];
-  return now === then ? 0 : since(count, "generation_tokens_total") / ((now.at - then.at) / 1000);
-}
+const since = (ms, name, labels) => sum(history.at(-1).families, name, labels) - sum(before(ms).families, name, labels);
+
+const speed = (then, now) => {
+  const tokens = sum(now.families, "generation_tokens_total") - sum(then.families, "generation_tokens_total");
+  return now === then ? 0 : tokens / ((now.at - then.at) / 1000);
+};
 
 // A share over the last minute if anything happened in it, else since the start.
 function share(part, whole) {
-  const recent = since(SAMPLES, whole);
+  const recent = since(MINUTE, whole);
   const latest = history.at(-1).families;
-  const [parts, of] = recent > 0 ? [since(SAMPLES, part), recent] : [sum(latest, part), sum(latest, whole)];
+  const [parts, of] = recent > 0 ? [since(MINUTE, part), recent] : [sum(latest, part), sum(latest, whole)];
   return { value: of > 0 ? parts / of : null, note: recent > 0 ? "last minute" : "since start" };
 }
 
 async function sample() {
-  const text = await (await call("metrics")).text();
-  const families = parseMetrics(text);
-  const before = history.at(-1);
-  if (before && sum(families, "generation_tokens_total") < sum(before.families, "generation_tokens_total"))
-    history = []; // it was restarted
-  history = [...history, { at: performance.now(), families }].slice(-SAMPLES - 1);
+  const families = parseMetrics(await (await call("metrics")).text());
+  const total = "generation_tokens_total";
+  if (history.length && sum(families, total) < sum(history.at(-1).families, total)) history = []; // it was restarted
+  const now = performance.now();
+  history = [...history.filter(({ at }) => at > now - MINUTE - IDLE_MS), { at: now, families }];
 }
 
 async function sampleGovernor() {
@@ -78,24 +77,19 @@ function figure(name, value, note = "") {
 
 function show() {
   const { families } = history.at(-1);
-  const speed = speedOver(STEADY);
+  const rate = speed(before(STEADY), history.at(-1));
   const cache = share("prefix_cache_hit_tokens_total", "prefix_cache_query_tokens_total");
   const accepted = share("spec_accepted_tokens_total", "spec_draft_tokens_total");
   byId("figures").replaceChildren(
-    figure("Tokens per second", short(speed), `${sum(families, "generation_tokens_total").toLocaleString()} in all`),
+    figure("Tokens per second", short(rate), `${sum(families, "generation_tokens_total").toLocaleString()} in all`),
     figure("Running", String(sum(families, "requests_running")), `${sum(families, "requests_waiting")} waiting`),
     figure("Prefix cache", percent(cache.value), `of prompt tokens, ${cache.note}`),
     figure("Acceptance", percent(accepted.value), `of drafted tokens, ${accepted.note}`),
   );
-  byId("speed").textContent = `${short(speed)} tok/s`;
-  const rates = history.slice(1).map((now, index) => {
-    const before = history[index];
-    return (
-      (sum(now.families, "generation_tokens_total") - sum(before.families, "generation_tokens_total")) /
-      ((now.at - before.at) / 1000)
-    );
-  });
-  byId("speed-chart").replaceChildren(drawSpeed(rates, SAMPLES));
+  byId("speed").textContent = `${short(rate)} tok/s`;
+  const now = history.at(-1).at;
+  const rates = history.slice(1).map((sample, index) => [(now - sample.at) / MINUTE, speed(history[index], sample)]);
+  byId("speed-chart").replaceChildren(drawSpeed(rates));
   byId("governor-state").textContent = governorState(families);
   showPositions(families);
   showAdmin();
@@ -278,9 +272,22 @@ export function startPanel() {
     await withKey("admin", () => call("admin/speculation")).catch(() => null);
     tick();
   });
-  const loop = async () => {
-    if (document.visibilityState === "visible") await tick();
-    setTimeout(loop, PERIOD_MS);
-  };
+  document.addEventListener("answering", loop); // an answer began or ended: look now
   loop();
+}
+
+let timer = 0;
+
+async function loop() {
+  clearTimeout(timer);
+  if (document.visibilityState === "visible") await tick();
+  clearTimeout(timer); // of another call that went on while this one waited
+  timer = setTimeout(loop, active() ? BUSY_MS : IDLE_MS);
+}
+
+function active() {
+  if (!history.length) return false;
+  const { families } = history.at(-1);
+  const waiting = sum(families, "requests_running") + sum(families, "requests_waiting");
+  return waiting > 0 || since(STEADY, "generation_tokens_total") > 0;
 }
