@@ -57,6 +57,40 @@ function action(text, label, act) {
   return button;
 }
 
+// The conversation survives a reload of the tab, and nothing longer.
+const KEPT = "surefoot.conversation";
+
+function keep() {
+  const kept = turns.map(({ role, content, flags, reasoning, note }) => ({ role, content, flags, reasoning, note }));
+  try {
+    sessionStorage.setItem(KEPT, JSON.stringify(kept));
+  } catch {
+    sessionStorage.removeItem(KEPT); // too long to keep; the page goes on with it
+  }
+}
+
+function restore() {
+  for (const kept of JSON.parse(sessionStorage.getItem(KEPT) ?? "[]")) {
+    const turn = Object.assign(addTurn(kept.role, kept.content), kept);
+    draw(turn);
+    drawFoot(turn);
+  }
+  scroll.scrollTop = scroll.scrollHeight;
+}
+
+// What the model is sent. Neighbours of one role become one message (a question whose answer failed, then the next):
+// many templates want the roles to alternate.
+function conversation(system) {
+  const messages = system ? [{ role: "system", content: system }] : [];
+  for (const { role, content } of turns) {
+    if (!content) continue;
+    const last = messages.at(-1);
+    if (last?.role === role) last.content += `\n\n${content}`;
+    else messages.push({ role, content });
+  }
+  return messages;
+}
+
 function dropFrom(turn) {
   const at = turns.indexOf(turn);
   for (const gone of turns.slice(at)) gone.node.remove();
@@ -82,6 +116,7 @@ function newChat() {
   stop();
   turns.forEach((turn) => turn.node.remove());
   turns = [];
+  keep();
   hideNotice();
   byId("empty").hidden = false;
   prompt.focus();
@@ -162,11 +197,9 @@ function answer() {
 async function receive() {
   hideNotice();
   const { system, tint } = settings();
-  const messages = turns.filter((turn) => turn.content).map(({ role, content }) => ({ role, content }));
-  if (system) messages.unshift({ role: "system", content: system });
   const body = {
     ...samplingFields(),
-    messages,
+    messages: conversation(system),
     stream: true,
     stream_options: { include_usage: true },
     return_token_ids: true,
@@ -206,6 +239,7 @@ async function receive() {
       draw(turn);
       drawFoot(turn);
     });
+    keep();
   }
   byId("said").textContent = turn.content ? `The model answered: ${turn.content}` : "";
 }
@@ -298,6 +332,7 @@ function grow(field) {
 const sends = (event) => event.key === "Enter" && !event.shiftKey && !event.isComposing;
 
 export function startChat(suggestions) {
+  restore();
   byId("composer").addEventListener("submit", (event) => {
     event.preventDefault();
     submit();

@@ -86,7 +86,7 @@ function show() {
     figure("Prefix cache", percent(cache.value), `of prompt tokens, ${cache.note}`),
     figure("Acceptance", percent(accepted.value), `of drafted tokens, ${accepted.note}`),
   );
-  byId("speed").textContent = `${short(rate)} tok/s`;
+  byId("speed").textContent = rate > 0 ? `${short(rate)} tok/s` : "";
   const now = history.at(-1).at;
   const rates = history.slice(1).map((sample, index) => [(now - sample.at) / MINUTE, speed(history[index], sample)]);
   byId("speed-chart").replaceChildren(drawSpeed(rates));
@@ -166,10 +166,10 @@ function showCost(governor) {
   const best = gains.reduce((most, next) => (most && most[2] >= next[2] ? most : next), null);
   const window = history.length ? sum(history.at(-1).families, "governor_window") : 0;
   byId("cost-chart").replaceChildren(drawCost({ prices, expected, best: best && best[0] > 0 ? best : null, window }));
-  byId("cost-caption").replaceChildren(...costCaption(chance, best, governor.cost.unit_seconds));
+  byId("cost-caption").replaceChildren(...costCaption(chance, best, governor.cost.unit_seconds, window));
 }
 
-function costCaption(chance, best, unit) {
+function costCaption(chance, best, unit, window) {
   const key = (kind, words) => [element("span", { className: `key ${kind}` }), `${words} `];
   const parts = key("price", `cost of a step, 1 = plain${unit ? ` (${millis(unit)})` : ""};`);
   if (chance === null) return [...parts, "no draft has been scored yet."];
@@ -179,7 +179,7 @@ function costCaption(chance, best, unit) {
       ? `Best on average: ${best[0]} drafted, ${best[2].toFixed(2)} × plain speed. `
       : "On average drafting does not pay. ",
   );
-  parts.push("Each step is decided on its own draft.");
+  parts.push("Each step is decided on its own draft", window ? `; dashed: the last one drafted ${window}.` : ".");
   return parts;
 }
 

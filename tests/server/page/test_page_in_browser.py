@@ -85,7 +85,11 @@ def test_a_conversation_from_the_key_to_an_edit(visit: Any, scripted: Any) -> No
     assert last_answer(page).locator("strong").inner_text() == "OTHER"
     assert page.evaluate("Object.values(localStorage).join()").count("secret") == 0
 
+    page.reload()  # the conversation of a tab survives
+    assert last_answer(page).locator("strong").inner_text() == "OTHER"
     page.click("#new-chat")
+    assert page.locator(".turn").count() == 0
+    page.reload()
     assert page.locator(".turn").count() == 0
 
 
@@ -154,16 +158,20 @@ def test_errors_are_told_in_words(visit: Any, start: Any, script: Any) -> None:
 
 
 def test_a_server_that_is_gone_is_said_so(visit: Any, start: Any) -> None:
-    page = visit(start(api_keys=("secret",)).url)
+    live = start(api_keys=("secret",))
+    page = visit(live.url)
     unlock(page)
     page.context.set_offline(True)
     ask(page, "hello")
     assert "does not answer" in page.locator("#notice p").inner_text()
     until(page, "!document.getElementById('stale').hidden")
     page.context.set_offline(False)
-    page.locator("#notice button").click()
+    ask(page, "are you there?")  # two questions in a row reach the template as one message
     finished(page)
-    assert last_answer(page).locator(".body").inner_text() == "Hello, world!"
+    until(page, "document.querySelector('.turn.assistant .body')?.textContent === 'Hello, world!'")
+    prompt = bytes(live.engine.submissions[-1].prompt_ids).decode()
+    assert prompt == "user:hello\n\nare you there?\nassistant:"
+    assert page.locator("#notice").is_hidden()
 
 
 def test_the_policy_switch_and_the_tint(visit: Any, real: Any) -> None:
