@@ -11,6 +11,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..engine.grammar.constraint import Constraint
 from ..kernels.errors import ConfigError, RequestError
 from .deltas import DeltaParser, PlainText
 from .message_parser import MessageParser
@@ -105,14 +106,15 @@ class ChatFormat:
         ids = [self._control_id(marker) for marker in markers]
         return frozenset(token for token in ids if token is not None)
 
-    def grammar(self, plan: CallPlan | None, begin: Begin) -> str | None:
-        """The grammar that the answer has to follow; None: no promise was asked for."""
+    def constraint(self, plan: CallPlan | None, begin: Begin) -> Constraint | None:
+        """What the answer has to follow: it must call, or its calls must fit strict schemas. None: no such promise."""
         if plan is None or not (plan.required or plan.is_strict):
             return None
         calls = self._dialect.grammar(plan.tools, plan.parallel, self._spell)
-        return answer_grammar(
+        text = answer_grammar(
             self._dialect, calls, self._spell, required=plan.required, reasoning=self.reasoning, begin=begin
         )
+        return Constraint.lark(text, "tool_choice" if plan.required else "tools")
 
     def _control_id(self, marker: str) -> int | None:
         """The control token that is a marker; None if it is text."""

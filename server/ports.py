@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
+from ..engine.grammar.constraint import Constraint
+from ..engine.grammar.matcher import Grammar
 from ..engine.request import Submission
 
 
@@ -30,6 +32,10 @@ class Engine(Protocol):
     def start(self) -> None: ...
     def submit(self, submission: Submission) -> None:
         """Takes a request, or raises RequestError when it can never run. Its outputs end with exactly one final one."""
+        ...
+
+    def compile(self, constraint: Constraint) -> Future[Grammar]:
+        """A constraint ready for `GenerationParams.grammar`. The future's RequestError says why it cannot be used."""
         ...
 
     def cancel(self, request_id: str) -> None:

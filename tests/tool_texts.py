@@ -152,7 +152,7 @@ def mistral(*calls: tuple[str, dict[str, Any]]) -> str:
 
 
 def mistral_v11(*calls: tuple[str, dict[str, Any]]) -> str:
-    return "".join(f"[TOOL_CALLS]{name}[ARGS]{json.dumps(arguments)}" for name, arguments in calls)
+    return "".join(f"[TOOL_CALLS]{name}[ARGS]{json.dumps(arguments, ensure_ascii=False)}" for name, arguments in calls)
 
 
 def nemotron(*calls: tuple[str, dict[str, Any]]) -> str:
@@ -176,13 +176,13 @@ def gemma(
 
 def deepseek_v3(*calls: tuple[str, dict[str, Any]]) -> str:
     one = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{}\n```json\n{}\n```<｜tool▁call▁end｜>"  # noqa: RUF001
-    body = "\n".join(one.format(name, json.dumps(arguments)) for name, arguments in calls)
+    body = "\n".join(one.format(name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in calls)
     return f"<｜tool▁calls▁begin｜>{body}<｜tool▁calls▁end｜>"  # noqa: RUF001
 
 
 def deepseek_v31(*calls: tuple[str, dict[str, Any]]) -> str:
     one = "<｜tool▁call▁begin｜>{}<｜tool▁sep｜>{}<｜tool▁call▁end｜>"  # noqa: RUF001
-    body = "".join(one.format(name, json.dumps(arguments)) for name, arguments in calls)
+    body = "".join(one.format(name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in calls)
     return f"<｜tool▁calls▁begin｜>{body}<｜tool▁calls▁end｜>"  # noqa: RUF001
 
 

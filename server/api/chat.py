@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ...engine.request import Output
-from ...kernels.errors import RequestError
 from ..bridge import Choice
 from ..choices import ENDING, Held, TokenNames, chat_logprobs, ending, finish_reason
 from ..chunks import Chunk, ChunkedAnswer, Header, Usage
@@ -37,8 +37,8 @@ async def create_chat_completion(request: Request) -> Response:
     chat, plan = service.prompter.chat(), body.call_plan()
     prompt = await service.prompter.from_messages(body.messages, body)
     begin = chat.begin(prompt.text or "", body.continued())
-    if chat.grammar(plan, begin) is not None:
-        raise _not_enforced(body)
+    constraint = chat.constraint(plan, begin)
+    grammar = None if constraint is None else await asyncio.wrap_future(service.engine.compile(constraint))
     limit = service.prompter.answer_limit(prompt, body.token_limit(), None, "messages")
     seed, wishes = body.drawn_seed(), body.speculation_wishes()
     choices = [
@@ -50,6 +50,7 @@ async def create_chat_completion(request: Request) -> Response:
                 vocab_size=service.model.vocab_size,
                 num_logprobs=body.num_logprobs(),
                 visible_ids=chat.visible_ids(plan),
+                grammar=grammar,
             ),
             wishes,
         )
@@ -61,15 +62,6 @@ async def create_chat_completion(request: Request) -> Response:
     answer = ChatAnswer(header, body, prompt, seed, parsers, service)
     generation = service.bridge.open(header.id, choices, tenant.cache_salt(body.cache_salt), body.priority or 0)
     return await reply(request, generation, answer, bool(body.stream), service.settings.times)
-
-
-def _not_enforced(body: ChatRequest) -> RequestError:
-    param = "tools" if body.tool_choice in (None, "auto") else "tool_choice"
-    return RequestError(
-        f"'{param}': calls cannot be enforced by this server; use tool_choice 'auto' and tools that are not strict",
-        param=param,
-        code="unsupported_parameter",
-    )
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from ...engine.grammar.matcher import Grammar
 from ...engine.repetition_guard import RepetitionLimit
 from ...engine.request import GenerationParams, RequestSpeculation
 from ...engine.speculation.policy import request_speculation
@@ -117,6 +118,7 @@ class SamplingFields(Strict):
         num_logprobs: int | None,
         prompt_logprobs: int | None = None,
         visible_ids: frozenset[int] = frozenset(),
+        grammar: Grammar | None = None,
     ) -> GenerationParams:
         """The engine's parameters of one choice."""
         if (self.min_tokens or 0) > max_tokens:
@@ -144,6 +146,7 @@ class SamplingFields(Strict):
             min_tokens=self.min_tokens or 0,
             repetition_guard=None if guard is None else RepetitionLimit(guard.period, guard.repeats),
             visible_ids=visible_ids,
+            grammar=grammar,
             num_logprobs=num_logprobs,
             prompt_logprobs=prompt_logprobs,
         )

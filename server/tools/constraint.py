@@ -3,6 +3,7 @@ which calls may come."""
 
 from __future__ import annotations
 
+import json
 import re
 
 from ..reasoning.formats import Begin, ReasoningFormat
@@ -30,13 +31,19 @@ def answer_grammar(
         first = "".join(sorted({re.escape(opener[0]) for opener in dialect.first_openers}))
         body, rules = "(calls | other)", [*rules, rf"other: /([^{first}\s](?s:.*))?/"]
     elif calls.opener.startswith('"'):
-        body = f"(marker {calls.block})* rest"
-        marker = re.escape(dialect.openers[0]).replace("/", r"\/")
-        rules = [*rules, f"marker[lazy]: /(?s:.*){marker}/", f"rest: {_TEXT}"]
+        literal, token = _split(calls.opener)
+        rules = [*rules, f"marker[lazy]: /(?s:.*){re.escape(literal).replace('/', '[/]')}/", f"rest: {_TEXT}"]
+        body = f"(marker {calls.block})* rest" if not token else f"(marker+ {token} {calls.block})* marker* rest"
     else:
         body = f"text ({calls.opener} {calls.block} text)*"
         rules = [*rules, f"text: {_TEXT}"]
     return "\n".join([f"start: {before} {body}", f"calls: {calls.blocks()}", *rules, *calls.rules])
+
+
+def _split(opener: str) -> tuple[str, str]:
+    """The text that an opener begins with, and the control token and more behind it, if there is one."""
+    literal, _, rest = opener.partition('" ')
+    return json.loads(literal if literal.endswith('"') else literal + '"'), rest
 
 
 def _reasoning(made: ReasoningFormat | None, begin: Begin, spell: Spell) -> tuple[str, list[str]]:

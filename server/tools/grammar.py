@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ...engine.grammar.json_schema import enforceable
 from ...kernels.errors import RequestError
 from .definitions import Schema, Tool, ToolSet, resolved
 
@@ -58,7 +59,7 @@ def json_value(schema: Schema, root: Schema, strict: bool) -> str:
     """A JSON value of a schema that is a part of `root`. What llguidance does not know of a lax schema is not asked."""
     shared = {name: root[name] for name in _SHARED if name in root}
     options = _COMPACT if strict else {**_COMPACT, "lenient": True}
-    return "%json " + json.dumps({**shared, **schema, "x-guidance": options}, ensure_ascii=False)
+    return "%json " + json.dumps({**enforceable({**shared, **schema}), "x-guidance": options}, ensure_ascii=False)
 
 
 def closed_parameters(tool: Tool) -> dict[str, Any]:
@@ -113,17 +114,21 @@ class MarkedArguments:
 
     def _argument(self, tool: Tool, key: str, schema: Schema, spell: Spell) -> str:
         types = tool.types(key)
-        as_text = not types or "string" in types
-        before = self.before.replace("{key}", key).replace("{is_string}", "true" if as_text else "false")
-        head, after = layout(before, self.markers, spell), layout(self.after, self.markers, spell)
-        if not as_text:
-            return f"{head} {json_value(schema, tool.parameters, tool.strict)} {after}"
+        head, json_head = self._head(key, "true", spell), self._head(key, "false", spell)
+        after = layout(self.after, self.markers, spell)
+        as_json = f"{json_head} {json_value(schema, tool.parameters, tool.strict)} {after}"
+        if types and "string" not in types:
+            return as_json
         words = _words(resolved(schema, tool.parameters))
         if words is not None:
             return f"{head} {choice([quoted(word) for word in words if word])} {after}"
         if tool.strict:
             refuse_unsaid(tool, key, schema)
-        return f"{head} marked_text"
+        as_text = f"{head} marked_text"
+        return as_text if head == json_head or types == frozenset({"string"}) else choice([as_text, as_json])
+
+    def _head(self, key: str, is_string: str, spell: Spell) -> str:
+        return layout(self.before.replace("{key}", key).replace("{is_string}", is_string), self.markers, spell)
 
     def text_rules(self, spell: Spell) -> list[str]:
         """The rules of a text and what follows it. A control token ends it wherever it is, text where it first is."""

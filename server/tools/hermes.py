@@ -1,7 +1,7 @@
 """Calls as Hermes and Qwen 2.5 and 3 write them: `<tool_call>` around `{"name": ..., "arguments": {...}}`.
 
 Small models forget the markers. An answer that begins with such an object, bare or in a fence, is a call too if it
-names a known tool.
+names a known tool, and so are bare ones behind it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ class Hermes:
     def calls(self, text: GrowingText, opener: str, tools: ToolSet) -> Calls:
         """See Dialect."""
         if opener == "{":
-            text.at -= 1
-            yield from json_calls.one_call(text)
+            more = opener
+            while more:
+                text.at -= 1
+                yield from json_calls.one_call(text)
+                more = yield from text.skip_past("{")
             return
         if opener.startswith(_FENCE):
             inner = yield from text.skip_past(_OPEN)

@@ -29,6 +29,7 @@ class Notation:
     true: str = "true"
     false: str = "false"
     null: str = "null"
+    either_quote: bool = False  # a text in double quotes may be in single ones instead
 
 
 _SINGLE_QUOTED = r"""/'([^'\\\r\n]|\\[\\'"nrt])*'/"""
@@ -40,6 +41,7 @@ PYTHON = Notation(
     true="True",
     false="False",
     null="None",
+    either_quote=True,
 )
 
 
@@ -67,7 +69,7 @@ class ValueRules:
         separator = quoted(self._notation.separator)
         rest = {True: "", False: ""}  # what may follow, by whether nothing came before
         for key, part in reversed(list(properties.items())):
-            member = f"{quoted(key_layout.replace('{key}', key))} {self._value(part, tool, key)}"
+            member = f"{self._quotes(key_layout.replace('{key}', key))} {self._value(part, tool, key)}"
             after = rest[False]
             for first in (True, False):
                 one = " ".join(filter(None, ["" if first else separator, member, after]))
@@ -146,7 +148,13 @@ class ValueRules:
             case str() if self._notation.quote is not None:
                 return f"({self._notation.quote} {quoted(held)} {self._notation.quote})"
             case _:
-                return quoted(json.dumps(held, ensure_ascii=False))
+                return self._quotes(json.dumps(held, ensure_ascii=False))
+
+    def _quotes(self, written: str) -> str:
+        """A literal in which double quotes may be single ones where the notation allows it and nothing is escaped."""
+        if not self._notation.either_quote or '"' not in written or "\\" in written or "'" in written:
+            return quoted(written)
+        return choice([quoted(written), quoted(written.replace('"', "'"))])
 
 
 def _mapping(held: Any) -> Mapping[str, Any]:

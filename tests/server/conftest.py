@@ -20,6 +20,9 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 
 from surefoot.engine.config import EngineConfig
+from surefoot.engine.grammar.compiler import Grammars
+from surefoot.engine.grammar.constraint import Constraint
+from surefoot.engine.grammar.matcher import Grammar
 from surefoot.engine.opening import open_engine
 from surefoot.engine.request import Draw, Finish, FinishReason, Output, Submission
 from surefoot.kernels.errors import RequestError
@@ -36,6 +39,10 @@ class ByteTokenizer:
 
     vocab_size = VOCAB
     special_ids = frozenset({BOS, EOS})
+    end_of_generation_ids = frozenset({EOS})
+
+    def encode_inside(self, text: str) -> list[int]:
+        return list(text.encode())
 
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         return [BOS] * add_special + list(text.encode())
@@ -46,7 +53,7 @@ class ByteTokenizer:
     def encode_prompt(self, rendered: str) -> list[int]:
         return list(rendered.encode())
 
-    def token_bytes(self, token_id: int, *, special: bool) -> bytes:
+    def token_bytes(self, token_id: int, *, special: bool = False) -> bytes:
         if token_id < 256:
             return bytes([token_id])
         return f"<{token_id}>".encode() if special else b""
@@ -116,6 +123,7 @@ class FakeEngine:
         self.registry = CollectorRegistry()
         self.script = script or Script()
         self.submissions: list[Submission] = []
+        self._grammars = Grammars(ByteTokenizer(), VOCAB)
         self.cancelled: list[str] = []
         self.health_now = FakeHealth()
         self._running: dict[str, Running] = {}
@@ -129,6 +137,7 @@ class FakeEngine:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
+        self._grammars.close()
 
     def health(self) -> FakeHealth:
         return self.health_now
@@ -152,6 +161,9 @@ class FakeEngine:
         with self._lock:
             self.submissions.append(submission)
             self._running[submission.request_id] = self._scripted(submission)
+
+    def compile(self, constraint: Constraint) -> Future[Grammar]:
+        return self._grammars.compile(constraint)
 
     def cancel(self, request_id: str) -> None:
         with self._lock:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import openai
 import pytest
 from tool_templates import ALTERNATING, ALWAYS_THINKING, HERMES, MISTRAL, THINKING, template
 from tool_texts import PARIS, hermes
@@ -299,88 +298,38 @@ def test_a_continued_message_keeps_its_place(answering: Any) -> None:
     assert (message.model_extra["reasoning_content"], message.content) == ("and two.", "Four.")
 
 
-# Bad requests
+# Promises
 
 
-def tool(**fields: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": "f", **fields}}
+NAMED = {"type": "function", "function": {"name": "sum"}}
 
 
-def odd(**schema: Any) -> dict[str, Any]:
-    return {"tools": [tool(parameters=schema)]}
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_required_calls_are_enforced_by_a_grammar(answering: Any, choice: Any) -> None:
+    live = answering(hermes(SUM_CALL))
+    with live.client() as client:
+        whole = client.chat.completions.create(**ask(tools=[SUM, WEATHER], tool_choice=choice)).choices[0]
+        message = added_up(list(client.chat.completions.create(**ask(tools=[SUM], tool_choice=choice, stream=True))))
+    assert whole.finish_reason == message["finish"] == "tool_calls"
+    assert whole.message.tool_calls[0].function.name == message["calls"][0][1] == "sum"
+    assert whole.message.content is message["content"] is None
+    grammar = live.engine.submissions[0].params.grammar
+    assert grammar.constraint.param == "tool_choice"
+    allowed = grammar.start().masks_for()[0]
+    assert [byte for byte in range(256) if allowed[byte // 32] >> (byte % 32) & 1] == [ord("<")]
+    assert ("get_weather" in grammar.constraint.text) == (choice == "required")
 
 
-PARAMETERS = "tools.0.function.parameters"
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tools": {}}, "tools"),
-        ({"tools": [{}]}, "tools.0.type"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
-        ({"tools": [{"type": "function"}]}, "tools.0.function"),
-        ({"tools": [tool(name="a b")]}, "tools.0.function.name"),
-        ({"tools": [tool(name="")]}, "tools.0.function.name"),
-        ({"tools": [tool(name="x" * 129)]}, "tools.0.function.name"),
-        ({"tools": [tool(), tool()]}, "tools"),
-        ({"tools": [tool(name=f"f{i}") for i in range(513)]}, "tools"),
-        ({"tools": [tool(description="x" * (2**20 + 1))]}, "tools"),
-        ({"tools": [tool(parameters=[])]}, "tools.0.function.parameters"),
-        ({"tools": [tool(parameters={"type": "string"})]}, "tools.0.function.parameters"),
-        (
-            {"tools": [tool(parameters={"type": "object", "properties": {"a": {"type": "not-a-type"}}})]},
-            "tools.0.function.parameters",
-        ),
-        ({"tools": [tool(parameters={"properties": {"a": 5}})]}, "tools.0.function.parameters"),
-        ({"tools": [tool(parameters={"properties": []})]}, "tools.0.function.parameters"),
-        ({"tools": [tool(parameters={"required": "a"})]}, "tools.0.function.parameters"),
-        ({"tools": [tool(parameters={"anyOf": []})]}, "tools.0.function.parameters"),
-        ({"tools": [tool()], "tool_choice": "maybe"}, "tool_choice"),
-        ({"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
-        ({"tools": [tool()], "tool_choice": {"type": "function"}}, "tool_choice"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [tool()], "parallel_tool_calls": 1}, "parallel_tool_calls"),
-        ({"reasoning_effort": "extreme"}, "reasoning_effort"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages.0.tool_calls.0.function"),
-        (
-            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": ""}}]}]},
-            "messages.0.tool_calls.0.function.name",
-        ),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-def test_bad_definitions_name_their_field(plain: Any, fields: Any, param: str, stream: bool) -> None:
-    with plain.http() as http:
-        response = http.post("/v1/chat/completions", json=ask(**fields, stream=stream))
-    assert response.status_code == 400
-    error = response.json()["error"]
-    assert error["param"] == param
-    assert error["message"]
-
-
-def test_deep_schemas_are_refused(plain: Any) -> None:
-    schema: dict[str, Any] = {"type": "object"}
-    for _ in range(80):
-        schema = {"type": "object", "properties": {"a": schema}}
-    with plain.http() as http:
-        response = http.post("/v1/chat/completions", json=ask(tools=[tool(parameters=schema)]))
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "tools.0.function.parameters"
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-        ({"tools": [tool(strict=True)]}, "tools"),
-    ],
-)
-def test_what_cannot_be_enforced_is_refused(plain: Any, fields: Any, param: str) -> None:
-    with plain.client() as client, pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(**ask(**{"tools": [tool()], **fields}))
-    assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
+def test_strict_tools_are_held_to_their_schemas(answering: Any) -> None:
+    strict = {**SUM, "function": {**SUM["function"], "strict": True}}
+    live = answering("Four.")
+    with live.client() as client:
+        for tools, choice in (([strict], "auto"), ([SUM], "auto"), ([strict], "none")):
+            answer = client.chat.completions.create(**ask(tools=tools, tool_choice=choice)).choices[0]
+            assert answer.message.content == "Four."
+    grammars = [submission.params.grammar for submission in live.engine.submissions]
+    assert [grammar is not None for grammar in grammars] == [True, False, False]
+    assert grammars[0].constraint.param == "tools"
 
 
 def test_an_override_has_to_fit_the_template(start: Any) -> None:
