@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -213,6 +214,24 @@ def test_the_policy_switch_and_the_tint(visit: Any, real: Any) -> None:
     assert policy()["draft_tokens"] == 4
     body = {"type": "auto", "governor": "cost", "draft_tokens": None}
     assert httpx.patch(f"{real.url}/admin/speculation", json=body).status_code == 200
+
+
+def test_of_tokens_that_come_together_all_but_the_last_are_tinted(visit: Any, start: Any, script: Any) -> None:
+    answers = script(lambda _: b"a few words " * 12, max_step=4, pause_s=0.005)
+    page = visit(start(answers, api_keys=("secret",)).url)
+    unlock(page)
+    with page.expect_response("**/v1/chat/completions") as reply:
+        ask(page, "go")
+    finished(page)
+    events = [json.loads(line[6:]) for line in reply.value.text().splitlines() if line.startswith("data: {")]
+    choices = [choice for event in events for choice in event["choices"] if choice.get("token_ids")]
+    assert any(len(choice["token_ids"]) > 1 for choice in choices)
+    drafted = "".join(choice["delta"]["content"][: len(choice["token_ids"]) - 1] for choice in choices)
+    assert "".join(page.locator(".draft").all_text_contents()) == drafted
+    answers.max_step = 1
+    ask(page, "again")
+    finished(page)
+    assert last_answer(page).locator(".draft").count() == 0
 
 
 def brightness(page: Any) -> float:
