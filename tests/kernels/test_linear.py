@@ -132,6 +132,24 @@ def test_quantised_product_equals_float64_product_of_dequantised_weights(
 
 
 @pytest.mark.parametrize("isa", SETS)
+@pytest.mark.parametrize("byte", [0x00, 0x0F, 0x55, 0x7F, 0x80, 0xF0, 0xFF])
+@pytest.mark.parametrize("t", QUANTISED, ids=lambda t: t.name)
+def test_the_largest_integer_sums_do_not_saturate(t: WeightType, byte: int, isa: str) -> None:
+    """Every code at a bound of its range, every activation 127 in size: sums that 16 bits might not hold."""
+    blocks = np.full((WIDTH // t.block, t.value.bytes), byte, np.uint8)
+    for offset in HALVES.get(t, ()):
+        blocks[:, offset : offset + 2] = np.array([1.0], np.float16).view(np.uint8)
+    if t is WeightType.MXFP4:
+        blocks[:, 0] = 127
+    weights = blocks.reshape(1, -1)
+    signs = np.array([[1] * 32, [-1] * 32, [1, -1] * 16, [1] * 16 + [-1] * 16], np.float32)
+    product = Product(t, pack(t, weights, WIDTH), np.tile(signs, WIDTH // 32))
+    w = dequantised(t, weights).astype(np.float64)
+    exact = product.x.astype(np.float64) @ w.T
+    assert np.all(np.abs(product.run(isa) - exact) <= np.abs(w).sum() * 1e-6)
+
+
+@pytest.mark.parametrize("isa", SETS)
 @pytest.mark.parametrize("width", [1, 33, 96])
 @pytest.mark.parametrize("t", FLOATS, ids=lambda t: t.name)
 def test_float_product_equals_float64_product(t: WeightType, width: int, isa: str) -> None:

@@ -38,13 +38,19 @@ template <Format F> struct Packed {
 
   const uint8_t* scale_group;
   const uint8_t* codes;
-  const uint8_t* end;  // of what will be read: nothing beyond is prefetched
+  const uint8_t* ahead;  // to be prefetched next
+  const uint8_t* end;    // of what will be read: nothing beyond is prefetched
+  unsigned blocks_read = 0;
   int lane;
   Floats d, dmin;
   Bytes table;
 
   Packed(const uint8_t* tile, const uint8_t* last, int64_t in, int first_lane)
-      : scale_group(tile), codes(tile + codes_offset(layout, in) + 4 * first_lane), end(last), lane(first_lane) {
+      : scale_group(tile),
+        codes(tile + codes_offset(layout, in) + 4 * first_lane),
+        ahead(first_lane == 0 ? tile + kPrefetchBytes : last),
+        end(last),
+        lane(first_lane) {
     if constexpr (layout.table == Table::iq4) table = load_table(kIq4Table);
     if constexpr (layout.table == Table::mxfp4) table = load_table(kMxfp4Table);
   }
@@ -55,11 +61,13 @@ template <Format F> struct Packed {
   }
   void end_group() { scale_group += layout.scale_bytes; }
   void end_block() { codes += layout.code_bytes(); }
-  void prefetch_ahead(int block) const {
-    const uint8_t* ahead = codes + kPrefetchBytes;
-    if (lane != 0 || ahead >= end) return;
-    prefetch(scale_group + kPrefetchBytes + block * (layout.scale_bytes / group));
-    for (int i = 0; i < layout.code_bytes(); i += 64) prefetch(ahead + i);
+  // In bursts of about 2 KiB, which the memory serves better than a line now and then.
+  void prefetch_ahead() {
+    constexpr int block_bytes = layout.code_bytes() + layout.scale_bytes / group;
+    constexpr int burst = block_bytes <= 300 ? 8 : block_bytes <= 600 ? 4 : 2;  // blocks
+    if (blocks_read++ % burst != 0 || ahead >= end) return;
+    for (int i = 0; i < burst * block_bytes; i += 64) prefetch(ahead + i);
+    ahead += burst * block_bytes;
   }
 
   Scales scales(int block) const {

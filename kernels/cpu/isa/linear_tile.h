@@ -76,7 +76,7 @@ void tile_rows(const uint8_t* tile, const uint8_t* end, int64_t in, const RowPan
     for (int64_t g = in / (32 * Source::group); g > 0; --g) {
       source.begin_group();
       for (int j = 0; j < Source::group; ++j) {
-        source.prefetch_ahead(j);
+        source.prefetch_ahead();
         tile_block<Source, R>(source, source.scales(j), rows, y);
         source.end_block();
         rows.next();
