@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -15,6 +16,7 @@ from surefoot.engine.request import Finish, GenerationParams, Output, Submission
 from surefoot.engine.resources import allocate
 from surefoot.kernels.backend import Backend
 from surefoot.kernels.sampling import Draw
+from surefoot.models.load import LoadedModel
 
 
 @dataclass
@@ -52,17 +54,13 @@ def params(max_tokens: int = 8, seed: int = 0, temperature: float = 0.0, **rest:
 class Drive:
     """A core over a backend; `run` steps it until all requests have ended."""
 
-    def __init__(self, model: object, backend: Backend, **config: object) -> None:
+    def __init__(self, model: LoadedModel, backend: Backend, **config: Any) -> None:
         config.setdefault("measure_cost", False)
         config.setdefault("poison_freed", True)
-        self.config = EngineConfig(**config)  # type: ignore[arg-type]
+        self.config = EngineConfig(**config)
         self.backend = backend
         self.core = EngineCore(
-            allocate(
-                model,
-                backend,  # type: ignore[arg-type]
-                self.config,
-            ),
+            allocate(model, backend, self.config),
             Metrics(CollectorRegistry()),
         )
         self.answers: dict[str, Answer] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import gguf
 import numpy as np
@@ -96,7 +97,7 @@ class Product:
         """The product's rectangle, written into `into` or into an array that is NaN elsewhere."""
         out = np.full((len(self.x), self.weight.out), np.nan, np.float32) if into is None else into
         first, last = rows or (0, len(self.x))
-        inputs = {"x": self.x}
+        inputs: dict[str, Any] = {"x": self.x}
         if self.type in QUANTISED:
             inputs = dict(zip(("q", "d", "sums"), _ops.quantise_rows(isa, self.x), strict=True))
         begin, end = tiles or (0, self.weight.tiles)
@@ -106,7 +107,8 @@ class Product:
         return out
 
 
-def same_bits(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
+def same_bits(a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]]) -> bool:
+    assert a.dtype == b.dtype == np.float32
     return bool(np.array_equal(a.view(np.uint32), b.view(np.uint32)))
 
 
@@ -291,7 +293,7 @@ def test_rows_arranged_once_serve_every_call_of_their_version(t: WeightType) -> 
     product = Product.random(t, out=64, rows=20)
     expected = product.run()
     quantised = dict(zip(("q", "d", "sums"), _ops.quantise_rows(BEST, product.x), strict=True))
-    inputs = quantised if t in QUANTISED else {"x": product.x}
+    inputs: dict[str, Any] = quantised if t in QUANTISED else {"x": product.x}
     out = np.zeros_like(expected)
 
     def run(version: int, rows: tuple[int, int], tiles: tuple[int, int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from speculation_doubles import Clock, FakeSequence, FakeTarget, Linear, Rows, Scripted
@@ -174,7 +174,7 @@ def boom(*_: Any) -> Any:
         (lambda context: draft([-1]), "outside the vocabulary"),
         (lambda context: Draft([1, 2], [0]), "it proposed 2 tokens"),
         (lambda context: None, "propose gave None"),
-        (lambda context: Draft(["1"], [0]), "outside the vocabulary"),
+        (lambda context: Draft(cast("list[int]", ["1"]), [0]), "outside the vocabulary"),
     ],
 )
 def test_a_hostile_algorithm_loses_the_request_and_nothing_else_happens(
