@@ -6,6 +6,7 @@ void bind_executor(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
 void bind_sampler(nanobind::module_& m);
 void bind_ngram(nanobind::module_& m);
+void bind_machine(nanobind::module_& m);
 }  // namespace sf
 
 NB_MODULE(_ops, m) {
@@ -13,4 +14,5 @@ NB_MODULE(_ops, m) {
   sf::bind_executor(m);
   sf::bind_sampler(m);
   sf::bind_ngram(m);
+  sf::bind_machine(m);
 }

@@ -137,6 +137,25 @@ def spec(
     raise typer.Exit(1 if report.different else 0)
 
 
+@bench.command()
+def kernels(
+    model: Model,
+    rows: Annotated[str, typer.Option(help="Rows of a step, one table each.")] = "1,2,4,8,16,512",
+    context: Annotated[int, typer.Option(min=1, help="Positions in the cache before the step.")] = 128,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Time for each row count.")] = 1.5,
+    kv_type: KvTypeName = "f16",
+    threads: Threads = None,
+    json_out: JsonOut = None,
+) -> None:
+    """Time of every operation of a model by rows of a step, against the memory and arithmetic limits measured here."""
+    from . import kernels as command
+
+    counts = whole_numbers("--rows", rows, 1)
+    report = command.run(model, counts, context=context, seconds=seconds, kv_type=kv_type, threads=threads)
+    if json_out:
+        json_out.write_text(command.as_json(report))
+
+
 def whole_numbers(option: str, text: str, least: int) -> list[int]:
     """A comma-separated list. Raises ConfigError."""
     parts = [part.strip() for part in text.split(",")]
