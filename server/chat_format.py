@@ -38,6 +38,7 @@ class ChatFormat:
         """`tool_parser` names a dialect where the template's own is not to be used. ConfigError if it cannot be."""
         self._template = template
         self._tokenizer = tokenizer
+        self._control_ids: dict[str, int | None] = {}  # by marker; a memory, filled from any thread
         knows_tools = "tools" in template.variables
         found = registry.detect(template.source(with_tools=True)) if knows_tools else None
         name = tool_parser or found or registry.FALLBACK
@@ -118,8 +119,11 @@ class ChatFormat:
 
     def _control_id(self, marker: str) -> int | None:
         """The control token that is a marker; None if it is text."""
-        ids = self._tokenizer.encode(marker, add_special=False, parse_special=True)
-        return ids[0] if len(ids) == 1 and ids[0] in self._tokenizer.special_ids else None
+        if marker not in self._control_ids:
+            ids = self._tokenizer.encode(marker, add_special=False, parse_special=True)
+            is_control = len(ids) == 1 and ids[0] in self._tokenizer.special_ids
+            self._control_ids[marker] = ids[0] if is_control else None
+        return self._control_ids[marker]
 
     def _spell(self, marker: str) -> str:
         """See Spell."""

@@ -37,7 +37,7 @@ async def create_chat_completion(request: Request) -> Response:
     chat, plan = service.prompter.chat(), body.call_plan()
     prompt = await service.prompter.from_messages(body.messages, body)
     begin = chat.begin(prompt.text or "", body.continued())
-    constraint = chat.constraint(plan, begin)
+    constraint = await service.prompter.run(lambda: chat.constraint(plan, begin))
     grammar = None if constraint is None else await asyncio.wrap_future(service.engine.compile(constraint))
     limit = service.prompter.answer_limit(prompt, body.token_limit(), None, "messages")
     seed, wishes = body.drawn_seed(), body.speculation_wishes()
@@ -98,7 +98,7 @@ class ChatAnswer(ChunkedAnswer):
     def start(self) -> list[Chunk]:
         """A chunk with the role per choice. The first also has what an answer has once: seed and prompt ids."""
         # An answer that may be only a call begins without content: who adds up its deltas then has null, not "".
-        opening: Delta = {"role": "assistant", "content": None if self._body.call_plan() else ""}
+        opening: Delta = {"role": "assistant", "content": None if self._body.may_call() else ""}
         chunks = [self.header.chunk([self._choice(index, opening, None)]) for index in range(len(self._states))]
         chunks[0]["seed"] = self._seed
         if self._body.return_token_ids:

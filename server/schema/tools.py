@@ -139,10 +139,14 @@ class ToolFields(Strict):
                 problem = 'must be "auto", "none", "required" or {"type": "function", "function": {"name": ...}}'
                 raise PydanticCustomError("tool_choice", "{problem}", {"problem": problem})
 
+    def may_call(self) -> bool:
+        """Whether the answer may call tools."""
+        return bool(self.tools) and self.tool_choice != "none"
+
     def call_plan(self) -> CallPlan | None:
         """What the answer may call; None: nothing, and the model sees no tools."""
         choice = cast("str | None", self.tool_choice)
-        if not self.tools or choice == "none":
+        if not self.tools or not self.may_call():
             return None
         tools = ToolSet([definition.tool() for definition in self.tools])
         shown = [definition.shown() for definition in self.tools]

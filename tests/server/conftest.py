@@ -304,6 +304,12 @@ def real() -> Iterator[Live]:
         yield live
 
 
+@pytest.fixture(scope="session")
+def serve() -> Callable[[Service], contextlib.AbstractContextManager[Live]]:
+    """Serves any service; tests cannot import this file."""
+    return serving
+
+
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Live]:
     """A server with every setting at its default, shared by the tests of a file that change nothing in it."""
