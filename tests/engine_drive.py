@@ -16,7 +16,6 @@ from surefoot.engine.request import Finish, GenerationParams, Output, Submission
 from surefoot.engine.resources import allocate
 from surefoot.kernels.backend import Backend
 from surefoot.kernels.sampling import Draw
-from surefoot.models.load import LoadedModel
 
 
 @dataclass
@@ -54,7 +53,7 @@ def params(max_tokens: int = 8, seed: int = 0, temperature: float = 0.0, **rest:
 class Drive:
     """A core over a backend; `run` steps it until all requests have ended."""
 
-    def __init__(self, model: LoadedModel, backend: Backend, **config: Any) -> None:
+    def __init__(self, model: Any, backend: Backend, **config: Any) -> None:
         config.setdefault("measure_cost", False)
         config.setdefault("poison_freed", True)
         self.config = EngineConfig(**config)

@@ -92,7 +92,7 @@ class Product:
         rows: tuple[int, int] | None = None,
         tiles: tuple[int, int] | None = None,
         into: NDArray[np.float32] | None = None,
-        **epilogue: NDArray[np.float32],
+        **epilogue: Any,
     ) -> NDArray[np.float32]:
         """The product's rectangle, written into `into` or into an array that is NaN elsewhere."""
         out = np.full((len(self.x), self.weight.out), np.nan, np.float32) if into is None else into
@@ -292,7 +292,7 @@ def test_columns_do_not_depend_on_their_neighbours(t: WeightType, out: int) -> N
 def test_rows_arranged_once_serve_every_call_of_their_version(t: WeightType) -> None:
     product = Product.random(t, out=64, rows=20)
     expected = product.run()
-    quantised = dict(zip(("q", "d", "sums"), _ops.quantise_rows(BEST, product.x), strict=True))
+    quantised: dict[str, Any] = dict(zip(("q", "d", "sums"), _ops.quantise_rows(BEST, product.x), strict=True))
     inputs: dict[str, Any] = quantised if t in QUANTISED else {"x": product.x}
     out = np.zeros_like(expected)
 
