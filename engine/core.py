@@ -324,12 +324,15 @@ class EngineCore:
         self._post(request.submission, output, request.submitted_at)
 
     def _report(self, request: ActiveRequest, tracked: Tracked, output: Output) -> None:
-        """What speculation did for a request: a log line, and part of its last output if it asked."""
+        """What speculation did for a request: a log line if it was armed, part of its last output if it asked."""
         assert output.finish is not None
-        report = {**tracked.report.as_dict(), "declined": tracked.declined}
-        _log.info("request %s: speculation %s", request.request_id, report)
+        governor = self.session.arming.governor
+        if tracked.report.algorithms and _log.isEnabledFor(logging.INFO):
+            rates = [f"{1000 * rate:.2f}" if rate is not None else "unknown" for rate in governor.rates]
+            view = f"governor {governor.name}: ms per token plain {rates[0]}, speculative {rates[1]}"
+            _log.info("request %s: speculation by %s; %s", request.request_id, tracked.report.line(), view)
         if tracked.wishes.report:
-            governor = self.session.arming.governor
+            report = {**tracked.report.as_dict(), "declined": tracked.declined}
             report["governor"] = {"name": governor.name, **governor.snapshot()}
             output.finish = replace(output.finish, speculation=report)
 

@@ -19,9 +19,11 @@ class Report:
     __slots__ = (
         "accepted",
         "accepted_by_position",
+        "algorithms",
         "catch_up_seconds",
         "draft_seconds",
         "drafted",
+        "seconds",
         "steps",
         "verified",
     )
@@ -31,9 +33,25 @@ class Report:
         self.verified = 0  # tokens that the governor let be verified
         self.accepted = 0
         self.accepted_by_position = [0] * MAX_WINDOW
+        self.algorithms: list[str] = []  # that it was armed with
         self.steps: dict[str, int] = {}  # by kind
+        self.seconds: dict[str, float] = {}  # wall time of those steps, drafting included; neighbours share it
         self.draft_seconds = 0.0
         self.catch_up_seconds = 0.0
+
+    def note_step(self, kind: str, seconds: float) -> None:
+        """A step gave the request tokens."""
+        self.steps[kind] = self.steps.get(kind, 0) + 1
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
+
+    def line(self) -> str:
+        """For the log."""
+        steps = ", ".join(f"{kind} {n} ({1000 * self.seconds[kind]:.1f} ms)" for kind, n in self.steps.items())
+        return (
+            f"{'+'.join(self.algorithms)}: drafted {self.drafted}, verified {self.verified}, accepted {self.accepted}; "
+            f"steps: {steps or 'none'}; drafting took {1000 * self.draft_seconds:.1f} ms of them, "
+            f"reading {1000 * self.catch_up_seconds:.1f} ms between them"
+        )
 
     def as_dict(self) -> dict[str, object]:
         """For the response. Positions beyond the last accepted one are left out."""
@@ -43,7 +61,9 @@ class Report:
             "verified_tokens": self.verified,
             "accepted_tokens": self.accepted,
             "accepted_per_position": self.accepted_by_position[:last],
+            "algorithms": list(self.algorithms),
             "steps": dict(self.steps),
+            "step_ms": {kind: round(1000 * seconds, 3) for kind, seconds in self.seconds.items()},
             "draft_ms": round(1000 * self.draft_seconds, 3),
             "catch_up_ms": round(1000 * self.catch_up_seconds, 3),
         }

@@ -173,6 +173,9 @@ class Arming:
             self._note_disarmed(sequence, tracked, speculator, "raised", f"open raised {fault!r}")
             return None
         tracked.armed.append(armed)
+        name = speculator.capabilities.name
+        if name not in tracked.report.algorithms:
+            tracked.report.algorithms.append(name)
         self.counts.armed += 1
         return armed
 

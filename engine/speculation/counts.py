@@ -28,3 +28,16 @@ class SpeculationCounts:
     armed: int = 0  # now
     window: int = 0  # of the last step
     parks: int = 0  # times that drafting stopped after a verify
+
+    def as_dict(self) -> dict[str, object]:
+        """Their part of GET /admin/speculation."""
+        return {
+            "armed": self.armed,
+            "steps": dict(self.steps),
+            "step_seconds": dict(self.seconds),
+            "drafted": dict(self.drafted),
+            "accepted": dict(self.accepted),
+            "no_draft": dict(self.no_draft),
+            "declined_requests": dict(self.declined),
+            "disarmed": dict(self.disarmed),
+        }

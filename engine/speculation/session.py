@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 
 from ...kernels.backend import Executor, RowHandle
 from .armed import NO_DRAFT, Armed, SpeculativeSequence, Tracked
 from .arming import Arming
 from .contract import NO_SCORES, Draft, Speculator, Target
+from .explain import PlannedRows, kind_of, log_steps_without_draft
 from .governor import GOVERNORS
 from .governor.contract import CostCurve, Outcome, Situation, StepRecord
 from .policy import SpeculationPolicy, patched
@@ -28,17 +29,6 @@ IDLE_SECONDS = 0.05  # between two steps: the next one runs on a machine that ha
 NO_DRAFTS: tuple[Sequence[int], ...] = ()
 
 Asked: TypeAlias = tuple[int, SpeculativeSequence, Armed]  # number of the entry, its sequence, whom to ask
-
-
-class PlannedRows(Protocol):
-    """A planned entry of a step."""
-
-    @property
-    def sequence(self) -> Any: ...
-    @property
-    def window(self) -> int:
-        """Drafted tokens for which rows and blocks are reserved."""
-        ...
 
 
 class SpeculationSession:
@@ -181,8 +171,12 @@ class SpeculationSession:
 
     def draft(self, entries: Sequence[PlannedRows]) -> Sequence[Sequence[int]]:
         """The tokens to verify, one list per entry; nothing at all when no entry has any."""
-        if not self._eligible:
-            return NO_DRAFTS
+        drafts = self._draft(entries) if self._eligible else NO_DRAFTS
+        if logger.isEnabledFor(logging.DEBUG):
+            log_steps_without_draft(logger, entries, self._eligible)
+        return drafts
+
+    def _draft(self, entries: Sequence[PlannedRows]) -> Sequence[Sequence[int]]:
         free: list[Asked] = []
         paid: list[Asked] = []
         for number, rows in enumerate(entries):
@@ -221,9 +215,7 @@ class SpeculationSession:
             if draft.token_ids:
                 offered.append(item)
             else:
-                reason = draft.reason or "no reason given"
-                self.counts.no_draft[reason] += 1
-                logger.debug("request %s, token %d: no draft: %s", sequence.request_id, len(sequence.tokens), reason)
+                self.counts.no_draft[draft.reason or "no reason given"] += 1
         return offered
 
     def _choose(self, num_entries: int, offered: list[Asked]) -> Sequence[Sequence[int]]:
@@ -232,8 +224,6 @@ class SpeculationSession:
         for (number, sequence, armed), size in zip(offered, windows, strict=True):
             if size:
                 drafts[number] = self._take(sequence, armed, size)
-            else:
-                logger.debug("request %s, token %d: not worth it", sequence.request_id, len(sequence.tokens))
         return drafts if self._verified else NO_DRAFTS
 
     def _take(self, sequence: SpeculativeSequence, armed: Armed, size: int) -> Sequence[int]:
@@ -299,11 +289,15 @@ class SpeculationSession:
         on were computed, from row `first_row` of the step; `num_accepted` drafts equalled their draws."""
         self._tokens += len(sequence.tokens) - 1 - start
         tracked = sequence.speculation
-        if tracked is None or not self._eligible:
+        if tracked is None:
             return
         chosen, drafted = tracked.chosen, 0
-        kind = "verify" if chosen is not None else _kind([armed.outcome for armed in tracked.armed])
-        tracked.report.steps[kind] = tracked.report.steps.get(kind, 0) + 1
+        kind = "plain"
+        if self._eligible:
+            kind = "verify" if chosen is not None else kind_of([armed.outcome for armed in tracked.armed])
+        tracked.report.note_step(kind, self._clock() - self._began)
+        if not self._eligible:
+            return
         if chosen is not None:
             drafted = chosen.outcome.window
             chosen.outcome.accepted = num_accepted
@@ -371,7 +365,7 @@ class SpeculationSession:
         self._finished = now
         self.arming.governor.record(record)
         if not prefill_rows:
-            kind = "verify" if self._verified else _kind(self._outcomes)
+            kind = "verify" if self._verified else kind_of(self._outcomes)
             self.counts.parks += kind == "parked" and self._last_kind == "verify"
             self._last_kind = kind
             self.counts.steps[kind] += 1
@@ -381,28 +375,13 @@ class SpeculationSession:
 
     def snapshot(self) -> dict[str, object]:
         """The body of GET /admin/speculation."""
-        arming, counts = self.arming, self.counts
+        arming = self.arming
         return {
             "policy": arming.policy.as_dict(),
             "not_effective": arming.not_effective(),
             "declined": arming.declined,
             "algorithms": [speculator.capabilities.name for speculator in arming.speculators],
-            "armed": counts.armed,
-            "steps": dict(counts.steps),
-            "step_seconds": dict(counts.seconds),
-            "drafted": dict(counts.drafted),
-            "accepted": dict(counts.accepted),
-            "no_draft": dict(counts.no_draft),
-            "declined_requests": dict(counts.declined),
-            "disarmed": dict(counts.disarmed),
+            **self.counts.as_dict(),
             "gap_errors": sum(speculator.num_gap_errors for speculator in arming.speculators),
             "governor": {"name": arming.governor.name, **arming.governor.snapshot()},
         }
-
-
-def _kind(outcomes: Sequence[Outcome]) -> str:
-    """What a step without drafts was: nobody armed, nothing proposed, or not worth it in the governor's eyes."""
-    if not outcomes:
-        return "plain"
-    asked = [outcome for outcome in outcomes if outcome.asked]
-    return "no_draft" if asked and not any(outcome.draft for outcome in asked) else "parked"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -221,6 +222,25 @@ def test_a_request_may_switch_it_off_and_may_ask_for_a_report() -> None:
     assert off is not None and off["declined"] == "the request switched it off" and off["drafted_tokens"] == 0
     assert on is not None and on["accepted_tokens"] > 0 and on["steps"]["verify"] > 0  # type: ignore[index, operator]
     assert quiet is None
+
+
+def test_a_line_in_the_log_says_what_speculation_did(caplog: pytest.LogCaptureFixture) -> None:
+    engine = drive("llama", SpeculationPolicy(governor="off", draft_tokens=4))
+    with caplog.at_level(logging.INFO):
+        engine.one(prompt("repeating"), settings(0.0, 1), name="long")
+        engine.one(prompt("repeating"), settings(0.0, 1, max_tokens=1), name="one token")
+        engine.add(prompt("repeating"), settings(0.0, 1), name="left")
+        for _ in range(9):
+            engine.step()
+        engine.cancel("left")
+    done = counts(engine)
+    found = [record.getMessage() for record in caplog.records if "speculation by" in record.getMessage()]
+    assert [line.split(":")[0] for line in found] == ["request long", "request left"], "only requests that were armed"
+    assert all("speculation by ngram: drafted" in line and "ms per token plain" in line for line in found)
+    for kind, total in done.steps.items():
+        numbers = [int(part) for line in found for part in re.findall(rf"\b{kind} (\d+) \(", line)]
+        assert sum(numbers) == total, kind
+    assert sum(int(n) for line in found for n in re.findall(r"accepted (\d+)", line)) == done.accepted["ngram"] > 0
 
 
 # --- algorithms that others write ------------------------------------------------------------------------------------

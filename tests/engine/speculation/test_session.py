@@ -311,3 +311,81 @@ def test_a_paid_drafter_is_asked_only_if_it_should_beat_the_free_draft() -> None
         session.prepare((sequence,), crowded=False)
         assert list(session.draft((Rows(sequence, sequence.draft_window),))[0]) == expected
     assert len(paid.contexts) == 1
+
+
+# --- what is said about it -------------------------------------------------------------------------------------------
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The debug lines since the last call, without their heads."""
+    texts = [record.getMessage().partition("no draft: ")[2] for record in caplog.records]
+    caplog.clear()
+    return [text for text in texts if text]
+
+
+def test_every_armed_step_without_a_draft_is_explained(caplog: pytest.LogCaptureFixture) -> None:
+    scripts = iter([draft([1]), Draft([], reason="no match"), Draft([])])
+    rig, sequence = Rig(lambda context: next(scripts)), FakeSequence([5, 6, 7], max_tokens=20)
+    caplog.set_level(logging.DEBUG)
+    rig.plan(sequence)
+    assert lines(caplog) == [], "a step with a draft needs no explanation"
+    rig.emit(sequence, [1, 9], rows=2)
+    for expected in ("no match", "no reason given"):
+        rig.plan(sequence)
+        rig.emit(sequence, [9])
+        assert lines(caplog) == [f"scripted: {expected}"]
+    rig.plan(sequence, room=0)
+    assert lines(caplog) == ["scripted: no rows or blocks are left"]
+    rig.plan(sequence, crowded=True)
+    assert lines(caplog) == ["others run, wait or prefill"]
+    rig.speculator.lagging = 25
+    rig.plan(sequence)
+    assert lines(caplog) == ["scripted: 25 tokens of history are unread"]
+    rig.speculator.lagging = 0
+    sequence.max_length = len(sequence.tokens) + 1
+    rig.plan(sequence)
+    assert lines(caplog) == ["scripted: only one token may follow"]
+
+
+def test_a_governors_refusals_are_explained(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    bad = Scripted(lambda context: draft([1, 2, 3]), Capabilities("bad", 8, (0.01,)))
+    session = session_over(bad=Entry(lambda t, r: bad, weight_free=True))
+    sequence = FakeSequence([5, 6, 7])
+    session.prepare((sequence,), crowded=False)
+    assert session.draft((Rows(sequence, sequence.draft_window),)) == ()
+    assert lines(caplog) == ["bad: its draft is not worth the rows"]
+    paid = Scripted(lambda context: draft([4]), Capabilities("paid", 8, (0.01,), paid=True, draft_cost=0.5))
+    session = session_over(paid=Entry(lambda t, r: paid, weight_free=False))
+    sequence = FakeSequence([5, 6, 7])
+    session.prepare((sequence,), crowded=False)
+    assert session.draft((Rows(sequence, sequence.draft_window),)) == ()
+    assert lines(caplog) == ["paid: the governor has parked it"]
+
+
+def test_nothing_is_explained_where_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    rig, sequence = Rig(lambda context: Draft([])), FakeSequence([5, 6, 7])
+    rig.plan(sequence)
+    assert caplog.records == []
+
+
+def test_a_report_adds_up_steps_and_milliseconds_by_kind() -> None:
+    scripts = iter([Draft([1, 2], [0, 0], seconds=0.002), Draft([], reason="no match")])
+    rig, sequence = Rig(lambda context: next(scripts)), FakeSequence([5, 6, 7])
+    rig.plan(sequence)
+    rig.emit(sequence, [1, 9], rows=3)
+    rig.plan(sequence)
+    rig.emit(sequence, [9])
+    rig.plan(sequence, crowded=True)
+    rig.emit(sequence, [9])
+    assert sequence.speculation is not None
+    report = sequence.speculation.report
+    body = report.as_dict()
+    assert body["algorithms"] == ["scripted"]
+    assert body["steps"] == {"verify": 1, "no_draft": 1, "plain": 1}
+    assert body["step_ms"] == pytest.approx({"verify": 10.0, "no_draft": 10.0, "plain": 10.0})
+    assert report.line() == (
+        "scripted: drafted 2, verified 2, accepted 1; steps: verify 1 (10.0 ms), no_draft 1 (10.0 ms), "
+        "plain 1 (10.0 ms); drafting took 2.0 ms of them, reading 0.0 ms between them"
+    )
