@@ -11,7 +11,9 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..engine.grammar.budget import ReasoningBudget
 from ..engine.grammar.constraint import Constraint
+from ..engine.grammar.matcher import Grammar
 from ..kernels.errors import ConfigError, RequestError
 from .deltas import DeltaParser, PlainText
 from .message_parser import MessageParser
@@ -116,6 +118,34 @@ class ChatFormat:
             self._dialect, calls, self._spell, required=plan.required, reasoning=self.reasoning, begin=begin
         )
         return Constraint.lark(text, "tool_choice" if plan.required else "tools")
+
+    def budgeted(self, grammar: Grammar | None, limit: int | None, begin: Begin, vocab_size: int) -> Grammar | None:
+        """A grammar under which the reasoning has at most `limit` tokens. RequestError where that cannot be."""
+        if limit is None or (self.reasoning is not None and begin in (Begin.CLOSED, Begin.AFTER)):
+            return grammar
+        made = self.reasoning
+        if made is None:
+            raise RequestError(
+                "thinking_token_budget: this model does not reason",
+                param="thinking_token_budget",
+                code="unsupported_parameter",
+            )
+        opener, closer = self._single_id(made.special[0]), self._single_id(made.closer)
+        ending = tuple(self._tokenizer.encode("\n" + made.closer, add_special=False, parse_special=True))
+        if opener is None or closer is None or ending[-1] != closer:
+            raise RequestError(
+                "thinking_token_budget: this model's marks of reasoning are several tokens",
+                param="thinking_token_budget",
+                code="unsupported_parameter",
+            )
+        return ReasoningBudget(
+            limit, None if begin is Begin.INSIDE else opener, closer, ending, -(-vocab_size // 32), grammar
+        )
+
+    def _single_id(self, marker: str) -> int | None:
+        """The token that is a marker, of whatever kind."""
+        ids = self._tokenizer.encode(marker, add_special=False, parse_special=True)
+        return ids[0] if len(ids) == 1 else None
 
     def _control_id(self, marker: str) -> int | None:
         """The control token that is a marker; None if it is text."""

@@ -39,6 +39,7 @@ async def create_chat_completion(request: Request) -> Response:
     begin = chat.begin(prompt.text or "", body.continued())
     constraint = await service.prompter.run(lambda: chat.constraint(plan, begin))
     grammar = None if constraint is None else await asyncio.wrap_future(service.engine.compile(constraint))
+    grammar = chat.budgeted(grammar, body.reasoning_limit(), begin, service.model.vocab_size)
     limit = service.prompter.answer_limit(prompt, body.token_limit(), None, "messages")
     seed, wishes = body.drawn_seed(), body.speculation_wishes()
     choices = [

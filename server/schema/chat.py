@@ -77,6 +77,9 @@ class ChatRequest(SamplingFields, TemplateFields):
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=20)
     include_reasoning: bool | None = None
+    thinking_token_budget: Whole | None = Field(None, ge=0, lt=2**31)
+    thinking_budget_tokens: Whole | None = Field(None, ge=-1, lt=2**31)
+    reasoning_budget: Whole | None = Field(None, ge=-1, lt=2**31)
 
     @field_validator("top_logprobs")
     @classmethod
@@ -89,6 +92,11 @@ class ChatRequest(SamplingFields, TemplateFields):
         """The smaller of the two spellings, where either is given."""
         limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
         return min(limits, default=None)
+
+    def reasoning_limit(self) -> int | None:
+        """Tokens of reasoning that are allowed: the smallest of the three spellings that is given and not -1."""
+        given = (self.thinking_token_budget, self.thinking_budget_tokens, self.reasoning_budget)
+        return min((limit for limit in given if limit is not None and limit >= 0), default=None)
 
     def continued(self) -> str | None:
         """The assistant's message that the answer goes on with, if it does."""

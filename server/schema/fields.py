@@ -60,7 +60,6 @@ _VLLM: dict[str, tuple[object, ...]] = {
     "documents": (None, []),
     "mm_processor_kwargs": (None, {}),
     "media_io_kwargs": (None, {}),
-    "thinking_token_budget": _NONE,
     "repetition_detection": _NONE,
     "prompt_embeds": _NONE,
     "kv_transfer_params": _NONE,
@@ -143,8 +142,6 @@ _LLAMA_CPP: dict[str, tuple[object, ...]] = {
     "lora": (None, []),
     "response_fields": (None, []),
     "reasoning_format": (None, "auto", "none"),
-    "reasoning_budget": (None, -1),
-    "thinking_budget_tokens": (None, -1),
     "input_prefix": (None, ""),
     "input_suffix": (None, ""),
     "input_extra": (None, []),
@@ -161,6 +158,9 @@ _SIBLING: dict[str, tuple[object, ...]] = {
     "parallel_tool_calls": (None, True, False),
     "reasoning_effort": _NONE,
     "include_reasoning": (None, True),
+    "thinking_token_budget": _NONE,
+    "thinking_budget_tokens": (None, -1),
+    "reasoning_budget": (None, -1),
 }
 
 REFUSED: Mapping[str, tuple[object, ...]] = {**_OPENAI, **_VLLM, **_SGLANG, **_LLAMA_CPP, **_SIBLING}

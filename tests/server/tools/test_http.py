@@ -341,3 +341,48 @@ def test_an_override_has_to_fit_the_template(start: Any) -> None:
         start(tool_parser="mistral")
     live = start(tool_parser="qwen_coder", template=template(HERMES))
     assert live.service.prompter.chat().dialect_name == "qwen_coder"
+
+
+# A budget for reasoning
+
+
+class Marked:
+    """A byte tokenizer with a token for each mark of reasoning."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        ids = self._inner.encode(text, add_special=add_special, parse_special=parse_special)
+        for marker, token in (("<think>", 258), ("</think>", 259)):
+            mark = list(marker.encode())
+            for at in range(len(ids) - len(mark), -1, -1):
+                if ids[at : at + len(mark)] == mark:
+                    ids[at : at + len(mark)] = [token]
+        return ids
+
+
+@pytest.mark.parametrize("name", ["thinking_token_budget", "thinking_budget_tokens", "reasoning_budget"])
+def test_a_budget_reaches_the_engine(answering: Any, name: str) -> None:
+    live = answering("Four.", ALWAYS_THINKING)
+    chat = live.service.prompter.chat()
+    chat._tokenizer = Marked(chat._tokenizer)
+    with live.http() as http:
+        for value in (5, 0, None, -1 if name != "thinking_token_budget" else None):
+            response = http.post("/v1/chat/completions", json=ask(**{name: value}))
+            assert response.status_code == 200, response.text
+    limited, none, *free = [submission.params.grammar for submission in live.engine.submissions]
+    assert (limited.tokens, limited.opener, limited.closer, limited.ending) == (5, None, 259, (10, 259))
+    assert none.start().forced_drafts(3) == [10, 259]
+    assert free == [None, None]
+
+
+def test_a_budget_that_means_nothing_is_refused(answering: Any, plain: Any) -> None:
+    for live in (plain, answering("x", THINKING)):  # no reasoning; marks of many tokens
+        with live.http() as http:
+            response = http.post("/v1/chat/completions", json=ask(thinking_token_budget=5))
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "thinking_token_budget"
