@@ -7,6 +7,7 @@ the other, the first of them alternating, and their streams must be the same tok
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -88,6 +89,11 @@ def parting(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
+def say(line: str) -> None:
+    """Progress, for whoever waits: not part of the report."""
+    print(line, file=sys.stderr, flush=True)
+
+
 async def run(options: Options, loads: Sequence[Load], sides: Sequence[Side], seed: int) -> Report:
     """Runs every load in alternation on all sides, after one round that does not count. Puts the server's policy back.
 
@@ -99,6 +105,7 @@ async def run(options: Options, loads: Sequence[Load], sides: Sequence[Side], se
     try:
         for load in loads:
             kept = report.runs[load.name] = {side.label: list[Result]() for side in sides}
+            say(f"bench spec: {load.name}")
             for pair in range(-1, options.pairs):
                 for side in sides if pair % 2 == 0 else reversed(sides):
                     await side.prepare(load.max_batch)
