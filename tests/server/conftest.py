@@ -32,6 +32,7 @@ from surefoot.server.service import ServedModel, Service
 from surefoot.server.settings import EngineSettings, HttpSettings, Settings
 
 BOS, EOS, VOCAB = 256, 257, 260
+TINY = Path(__file__).parents[1] / "data" / "oracle" / "qwen3" / "model.gguf"
 
 
 class ByteTokenizer:
@@ -297,10 +298,22 @@ def start() -> Iterator[Start]:
 @pytest.fixture(scope="module")
 def real() -> Iterator[Live]:
     """A server on the real engine with a tiny model of random weights, shared by the tests of a file."""
-    path = Path(__file__).parents[1] / "data" / "oracle" / "qwen3" / "model.gguf"
-    config = EngineConfig(kv_memory=8 << 20, max_running=8, prefill_chunk=64, measure_cost=False)
+    with _tiny() as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def drafting() -> Iterator[Live]:
+    """Like `real`, with a draft model: the same file, so that every draft of it is right."""
+    with _tiny(draft_model=str(TINY)) as live:
+        yield live
+
+
+@contextlib.contextmanager
+def _tiny(**config: Any) -> Iterator[Live]:
+    engine = EngineConfig(kv_memory=8 << 20, max_running=8, prefill_chunk=64, measure_cost=False, **config)
     settings = Settings(engine=EngineSettings())
-    with serving(assemble(open_engine(path, config, kv_type="f32"), settings, path)) as live:
+    with serving(assemble(open_engine(TINY, engine, kv_type="f32"), settings, TINY)) as live:
         yield live
 
 
