@@ -261,7 +261,13 @@ class Engine:
             "kv_bytes": self._resources.kv_bytes,
             "draining": self._draining,
             "steps": core.num_steps,
+            "step_seconds": {
+                kind: {"count": tally.count, "sum": tally.total} for kind, tally in self.metrics.step_seconds.items()
+            },
+            "step_faults": self.metrics.step_faults,
             "preemptions": scheduler.counts.preemptions,
+            "prefix_cache_query_tokens": scheduler.counts.queried_tokens,
+            "prefix_cache_hit_tokens": scheduler.counts.hit_tokens,
             "prefix_cache_nodes": len(core.cache.index),
             "free_slots": core.cache.num_free_slots,
             "kv_blocks": blocks,

@@ -170,3 +170,51 @@ def test_a_prompt_longer_than_a_window_groups_pool_runs() -> None:
     first = drive.one(ids)
     again = drive.one(ids)
     assert again.done.cached_tokens == 1888 and same(first, again)
+
+
+def test_a_chat_of_eight_turns_reuses_all_but_the_last_block_of_every_turn() -> None:
+    chat = drive((None, 40), context=2048)
+    ids: list[int] = []
+    for turn in range(8):
+        known = len(ids)
+        ids = ids + prompt(75, seed=turn)
+        answer = chat.one(ids, params(max_tokens=60, seed=turn, temperature=1.0))
+        # Of the last turn's answer everything but its last token was computed.
+        assert answer.done.cached_tokens == max(0, known - 1) // 32 * 32
+        assert same(answer, alone_long(ids, turn))
+        ids = ids + answer.token_ids
+
+
+def alone_long(ids: list[int], seed: int) -> Answer:
+    cold = drive((None, 40), context=2048, prefix_cache=False)
+    return cold.one(ids, params(max_tokens=60, seed=seed, temperature=1.0))
+
+
+def test_every_repeat_of_a_prompt_hits_within_one_block_of_all() -> None:
+    repeated = drive((None, 40), context=2048)
+    ids = prompt(2000)
+    assert [repeated.one(ids).done.cached_tokens for _ in range(4)] == [0, 1984, 1984, 1984]
+
+
+def test_a_pool_of_little_more_than_one_request_serves_two_hundred() -> None:
+    small = drive((None, 40), context=128, kv_memory=2 * 6 * 1024, max_running=4)
+    rng = random.Random(2)
+    expected: dict[int, Answer] = {}
+    for _ in range(50):
+        seeds = [rng.randrange(10) for _ in range(4)]
+        answers = [small.add(prompt(70, seed), params(max_tokens=20, seed=seed, temperature=1.0)) for seed in seeds]
+        small.run()
+        for seed, answer in zip(seeds, answers, strict=True):
+            if seed not in expected:
+                expected[seed] = alone((None, 40), prompt(70, seed), max_tokens=20, seed=seed, temperature=1.0)
+            assert same(answer, expected[seed])
+
+
+def test_blocks_of_a_request_aborted_in_a_step_hold_nothing_of_it_when_reused() -> None:
+    busy = drive((None, 40), context=128, kv_memory=2 * 6 * 1024, max_running=2)
+    for seed in range(20):
+        busy.add(prompt(100, seed), params(max_tokens=20), name="aborted")
+        busy.step()
+        busy.cancel("aborted")
+        ids = prompt(60, 100 + seed)
+        assert same(busy.one(ids, params(max_tokens=5), name=f"n{seed}"), alone((None, 40), ids, max_tokens=5))

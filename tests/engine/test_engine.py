@@ -124,6 +124,26 @@ def test_what_can_never_run_is_refused_at_once(
     one.wait_idle()
 
 
+def test_a_prompt_larger_than_the_cache_is_refused_and_blocks_nobody(harness: Callable[..., Harness]) -> None:
+    """The model was trained for 256 tokens, the cache holds 128."""
+    one = harness(kv_memory=2 * 5 * 1024)
+    assert one.engine.context_length == 128
+    running = one.submit("other", range(90), params(max_tokens=38))
+    with pytest.raises(RequestError, match="128"):
+        one.submit("bad", [1] * 200)
+    assert running.wait().done.reason is FinishReason.LENGTH
+    one.wait_idle()
+
+
+def test_a_call_runs_between_steps_and_its_fault_is_the_callers(harness: Callable[..., Harness]) -> None:
+    one = harness()
+    stream = one.submit("a", range(20), params(max_tokens=200))
+    assert one.engine.call(lambda core: len(core.requests)).result(5) in (0, 1)
+    with pytest.raises(LookupError):
+        one.engine.call(lambda core: core.requests["nobody"]).result(5)
+    assert len(stream.wait().token_ids) == 200
+
+
 def test_a_full_queue_is_429(harness: Callable[..., Harness]) -> None:
     one = harness(max_running=1, max_waiting=1)
     _, release = block_steps(one.executor)

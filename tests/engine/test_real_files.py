@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -115,13 +116,18 @@ def test_a_long_prompt_does_not_stall_a_running_stream() -> None:
         engine.submit(Submission("s", prompt(LARGE, 20), params(max_tokens=3000, ignore_eos=True), b"", stream.take))
         while len(stream.times) < 10:
             time.sleep(0.05)
-        alone = sorted(after - before for before, after in zip(stream.times[1:], stream.times[2:], strict=False))
+        began = len(stream.times)
         engine.submit(Submission("n", prompt(LARGE, 3000), params(max_tokens=1), b"", newcomer.take))
-        assert newcomer.ended.wait(300)
-        gaps = sorted(after - before for before, after in zip(stream.times[10:], stream.times[11:], strict=False))
-        # On a machine that runs nothing else a decode takes about 0.05 s; on a busy one everything takes longer.
-        slowdown = max(1.0, alone[len(alone) // 2] / 0.1)
-        assert gaps[len(gaps) // 2] < 0.2 * slowdown
-        assert gaps[-1] < 0.4 * slowdown
+        assert newcomer.ended.wait(400)
+        ended = len(stream.times)
+        while len(stream.times) < ended + 10:
+            time.sleep(0.05)
+        gaps = sorted(after - before for before, after in pairwise(stream.times[began:ended]))
+        alone = sorted(after - before for before, after in pairwise(stream.times[1:began] + stream.times[ended + 1 :]))
+        # On a machine that runs nothing else a decode takes about 0.05 s; beside other programs all takes longer.
+        slowdown = max(1.0, alone[len(alone) // 2] / 0.08)
+        assert gaps[len(gaps) // 2] < 0.25 * slowdown
+        assert gaps[len(gaps) * 95 // 100] < 0.4 * slowdown
+        assert engine.metrics.step_seconds["mixed"].count > 20, "the prompt was cut into pieces"
     finally:
         engine.stop()
