@@ -49,8 +49,69 @@ nb::tuple quantise_rows(const std::string& isa, In<float, 2> x) {
   std::vector<int32_t> sums(rows * in / 16);
   const LinearKernels& k = linear_kernels(isa);
   for (size_t r = 0; r < rows; ++r)
-    k.quantise_row(x.data() + r * in, int64_t(in), q.data() + r * in, d.data() + r * in / 32, sums.data() + r * in / 16);
-  return nb::make_tuple(own(std::move(q), {rows, in}), own(std::move(d), {rows, in / 32}), own(std::move(sums), {rows, in / 16}));
+    k.quantise_row(x.data() + r * in, int64_t(in), q.data() + r * in, d.data() + r * in / 32,
+                   sums.data() + r * in / 16);
+  return nb::make_tuple(own(std::move(q), {rows, in}), own(std::move(d), {rows, in / 32}),
+                        own(std::move(sums), {rows, in / 16}));
+}
+
+// Activations as Python hands them over: x for float weights, the rest for quantised ones.
+struct Operands {
+  std::optional<In<float, 2>> x;
+  std::optional<In<int8_t, 2>> q;
+  std::optional<In<float, 2>> d;
+  std::optional<In<int32_t, 2>> sums;
+};
+
+template <class Array> bool has_shape(const std::optional<Array>& a, int64_t rows, int64_t width) {
+  return a && int64_t(a->shape(0)) >= rows && int64_t(a->shape(1)) == width;
+}
+
+ActivationRows activations(const PackedMatrix& w, const Operands& o, int64_t rows, uint64_t version) {
+  ActivationRows a{};
+  a.version = version;
+  if (is_quantised(w.format)) {
+    require(has_shape(o.q, rows, w.in) && has_shape(o.d, rows, w.in / 32) && has_shape(o.sums, rows, w.in / 16),
+            "quantised weights need q, d and sums of their width for every row");
+    a.q = o.q->data();
+    a.d = o.d->data();
+    a.sums = o.sums->data();
+  } else {
+    require(has_shape(o.x, rows, w.in), "float weights need x of their width for every row");
+    a.x = o.x->data();
+    a.stride = w.in;
+  }
+  return a;
+}
+
+void matmul(const std::string& isa, const PackedMatrix& w, InOut<float, 2> out, std::optional<In<float, 2>> x,
+            std::optional<In<int8_t, 2>> q, std::optional<In<float, 2>> d, std::optional<In<int32_t, 2>> sums,
+            std::optional<In<float, 1>> bias, std::optional<In<float, 2>> residual, int64_t row_begin, int64_t row_end,
+            int64_t tile_begin, int64_t tile_end, uint64_t version) {
+  require(0 <= row_begin && row_begin <= row_end && 0 <= tile_begin && tile_begin <= tile_end && tile_end <= w.tiles(),
+          "no such rectangle");
+  require(int64_t(out.shape(0)) >= row_end && int64_t(out.shape(1)) == w.out, "out has another shape");
+  const ActivationRows a = activations(w, {x, q, d, sums}, row_end, version);
+  Epilogue e;
+  if (bias) {
+    require(int64_t(bias->shape(0)) == w.out, "bias has another width");
+    e.bias = bias->data();
+  }
+  if (residual) {
+    require(has_shape(residual, row_end, w.out), "residual has another shape");
+    e.residual = residual->data();
+    e.residual_stride = w.out;
+  }
+  const LinearKernels& k = linear_kernels(isa);
+  nb::gil_scoped_release release;
+  k.matmul(w, a, row_begin, row_end, tile_begin, tile_end, e, out.data(), w.out);
+}
+
+Result<float> expand_row(const std::string& isa, const PackedMatrix& w, int64_t row, float scale) {
+  require(row >= 0 && row < w.out, "no such row");
+  std::vector<float> values(size_t(w.in));
+  linear_kernels(isa).expand_row(w, row, scale, values.data());
+  return own(std::move(values), {size_t(w.in)});
 }
 
 }  // namespace
@@ -64,49 +125,12 @@ void bind_linear(nb::module_& m) {
   m.def("instruction_sets", &instruction_sets, "Names of the sets this machine can run, best first.");
   m.def("pack", &pack, nb::arg("type_id"), nb::arg("data"), nb::arg("out"), nb::arg("in_"));
   m.def("quantise_rows", &quantise_rows, nb::arg("isa"), nb::arg("x"), "(q, d, sums) of rows.");
-  m.def(
-      "matmul",
-      [](const std::string& isa, const PackedMatrix& w, InOut<float, 2> out, std::optional<In<float, 2>> x,
-         std::optional<In<int8_t, 2>> q, std::optional<In<float, 2>> d, std::optional<In<int32_t, 2>> sums,
-         std::optional<In<float, 1>> bias, std::optional<In<float, 2>> residual, int64_t row_begin, int64_t row_end,
-         int64_t tile_begin, int64_t tile_end, uint64_t version) {
-        ActivationRows a{};
-        a.version = version;
-        if (is_quantised(w.format)) {
-          require(q && d && sums, "quantised weights need q, d and sums");
-          require(int64_t(q->shape(1)) == w.in, "q has another width than the weights");
-          a.q = q->data();
-          a.d = d->data();
-          a.sums = sums->data();
-        } else {
-          require(x.has_value() && int64_t(x->shape(1)) == w.in, "float weights need x of their width");
-          a.x = x->data();
-          a.stride = w.in;
-        }
-        require(int64_t(out.shape(1)) == w.out && row_end <= int64_t(out.shape(0)) && tile_end <= w.tiles(), "out is too small");
-        Epilogue e;
-        if (bias) e.bias = bias->data();
-        if (residual) {
-          e.residual = residual->data();
-          e.residual_stride = w.out;
-        }
-        const LinearKernels& k = linear_kernels(isa);
-        nb::gil_scoped_release release;
-        k.matmul(w, a, row_begin, row_end, tile_begin, tile_end, e, out.data(), w.out);
-      },
-      nb::arg("isa"), nb::arg("weight"), nb::arg("out"), nb::kw_only(), nb::arg("x") = nb::none(), nb::arg("q") = nb::none(),
-      nb::arg("d") = nb::none(), nb::arg("sums") = nb::none(), nb::arg("bias") = nb::none(), nb::arg("residual") = nb::none(),
-      nb::arg("row_begin"), nb::arg("row_end"), nb::arg("tile_begin"), nb::arg("tile_end"), nb::arg("version") = 0,
-      "A rectangle of out = x @ weight^T (+ bias) (+ residual), in place.");
-  m.def(
-      "expand_row",
-      [](const std::string& isa, const PackedMatrix& w, int64_t row, float scale) {
-        require(row >= 0 && row < w.out, "no such row");
-        std::vector<float> values(size_t(w.in));
-        linear_kernels(isa).expand_row(w, row, scale, values.data());
-        return own(std::move(values), {size_t(w.in)});
-      },
-      nb::arg("isa"), nb::arg("weight"), nb::arg("row"), nb::arg("scale") = 1.0f);
+  m.def("matmul", &matmul, nb::arg("isa"), nb::arg("weight"), nb::arg("out"), nb::kw_only(), nb::arg("x") = nb::none(),
+        nb::arg("q") = nb::none(), nb::arg("d") = nb::none(), nb::arg("sums") = nb::none(),
+        nb::arg("bias") = nb::none(), nb::arg("residual") = nb::none(), nb::arg("row_begin"), nb::arg("row_end"),
+        nb::arg("tile_begin"), nb::arg("tile_end"), nb::arg("version") = 0,
+        "A rectangle of out = x @ weight^T (+ bias) (+ residual), in place.");
+  m.def("expand_row", &expand_row, nb::arg("isa"), nb::arg("weight"), nb::arg("row"), nb::arg("scale") = 1.0f);
 }
 
 }  // namespace sf

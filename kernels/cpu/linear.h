@@ -27,8 +27,8 @@ struct PackedMatrix {
   uint8_t* data;                                // 64-byte aligned, owned
   ~PackedMatrix();
 };
-// Packs rows [0, out) from the file's layout. Rejects nothing: the caller has checked sizes. Tiles [begin, end) only, so
-// that threads can share the work; `allocate_packed` reserves the memory.
+// Packs rows [0, out) from the file's layout. Rejects nothing: the caller has checked sizes. Tiles [begin, end) only,
+// so that threads can share the work; `allocate_packed` reserves the memory.
 std::unique_ptr<PackedMatrix> allocate_packed(Format f, int64_t out, int64_t in);
 void pack_tiles(PackedMatrix& m, const uint8_t* src, int64_t tile_begin, int64_t tile_end);
 
@@ -40,8 +40,8 @@ struct ActivationRows {
   const int8_t* q;       // [rows][in]
   const float* d;        // [rows][in / 32]
   const int32_t* sums;   // [rows][in / 16]
-  // Kernels arrange rows for their own use. Calls with the same version (not 0) promise the same rows in the same place,
-  // so that a thread arranges them once, not once per rectangle. Never use a number again for other content.
+  // Kernels arrange rows for their own use. Calls with the same version (not 0) promise the same rows in the same
+  // place, so that a thread arranges them once, not once per rectangle. Never use a number again for other content.
   uint64_t version = 0;
 };
 
@@ -55,8 +55,8 @@ struct Epilogue {
 struct LinearKernels {
   // Quantises one row of `in` floats (a multiple of 32).
   void (*quantise_row)(const float* x, int64_t in, int8_t* q, float* d, int32_t* sums);
-  // out[r][c] for rows [row_begin, row_end) and columns of tiles [tile_begin, tile_end): weight @ x (+ bias) (+ residual).
-  // Reads the weights once per 8 rows. out may alias residual exactly.
+  // out[r][c] for rows [row_begin, row_end) and columns of tiles [tile_begin, tile_end): weight @ x (+ bias) (+
+  // residual). Reads the weights once per 8 rows. out may alias residual exactly.
   void (*matmul)(const PackedMatrix& w, const ActivationRows& a, int64_t row_begin, int64_t row_end, int64_t tile_begin,
                  int64_t tile_end, const Epilogue& e, float* out, int64_t out_stride);
   // One matrix row expanded to floats exactly as the file's format defines (embedding lookup), times scale.

@@ -1,5 +1,6 @@
-// Repacks weights from the file's layout into tiles of 16 interleaved columns (isa/formats.h). Runs once, at load: every
-// block is decoded to 32 unsigned codes and its scales, then written with dword arithmetic, four inputs at a time.
+// Repacks weights from the file's layout into tiles of 16 interleaved columns (isa/formats.h). Runs once, at load:
+// every block is decoded to 32 unsigned codes and its scales, then written with dword arithmetic, four inputs at a
+// time.
 #include <cstring>
 
 #include "isa/formats.h"
@@ -86,7 +87,8 @@ template <Format F> void pack_quantised_tile(uint8_t* tile, const uint8_t* src, 
   }
 }
 
-template <class T> void pack_float_tile(uint8_t* tile, const uint8_t* src, size_t row, int64_t in, int columns, bool pairs) {
+template <class T>
+void pack_float_tile(uint8_t* tile, const uint8_t* src, size_t row, int64_t in, int columns, bool pairs) {
   T* out = reinterpret_cast<T*>(tile);
   for (int c = 0; c < columns; ++c) {
     for (int64_t i = 0; i < in; ++i) {
@@ -103,7 +105,8 @@ void pack_tile(const PackedMatrix& m, uint8_t* tile, const uint8_t* src, size_t 
     case Format::F16: return pack_float_tile<uint16_t>(tile, src, row, m.in, columns, false);
     case Format::BF16: return pack_float_tile<uint16_t>(tile, src, row, m.in, columns, true);
     default:
-      visit_quantised(m.format, [&](auto tag) { pack_quantised_tile<decltype(tag)::format>(tile, src, row, m.in, columns); });
+      visit_quantised(m.format,
+                      [&](auto tag) { pack_quantised_tile<decltype(tag)::format>(tile, src, row, m.in, columns); });
   }
 }
 

@@ -36,13 +36,22 @@ template <Format F> void decode_codes(const uint8_t* block, uint8_t* codes);
 template <Format F> void write_scales(const uint8_t* block, uint8_t* group, int c);
 
 // d f16, 16 bytes of nibbles
-template <> inline void decode_codes<Format::Q4_0>(const uint8_t* b, uint8_t* codes) { split_nibbles<16>(b + 2, codes); }
+template <>
+inline void decode_codes<Format::Q4_0>(const uint8_t* b, uint8_t* codes) {
+  split_nibbles<16>(b + 2, codes);
+}
 template <> inline void write_scales<Format::Q4_0>(const uint8_t* b, uint8_t* g, int c) { put16(g, c, b); }
-template <> inline void decode_codes<Format::IQ4_NL>(const uint8_t* b, uint8_t* codes) { split_nibbles<16>(b + 2, codes); }
+template <>
+inline void decode_codes<Format::IQ4_NL>(const uint8_t* b, uint8_t* codes) {
+  split_nibbles<16>(b + 2, codes);
+}
 template <> inline void write_scales<Format::IQ4_NL>(const uint8_t* b, uint8_t* g, int c) { put16(g, c, b); }
 
 // d f16, m f16, nibbles
-template <> inline void decode_codes<Format::Q4_1>(const uint8_t* b, uint8_t* codes) { split_nibbles<16>(b + 4, codes); }
+template <>
+inline void decode_codes<Format::Q4_1>(const uint8_t* b, uint8_t* codes) {
+  split_nibbles<16>(b + 4, codes);
+}
 template <> inline void write_scales<Format::Q4_1>(const uint8_t* b, uint8_t* g, int c) {
   put16(g, c, b);
   put16(g, 16 + c, b + 2);
@@ -71,11 +80,14 @@ template <> inline void decode_codes<Format::Q8_0>(const uint8_t* b, uint8_t* co
 template <> inline void write_scales<Format::Q8_0>(const uint8_t* b, uint8_t* g, int c) { put16(g, c, b); }
 
 // e u8, nibbles
-template <> inline void decode_codes<Format::MXFP4>(const uint8_t* b, uint8_t* codes) { split_nibbles<16>(b + 1, codes); }
+template <>
+inline void decode_codes<Format::MXFP4>(const uint8_t* b, uint8_t* codes) {
+  split_nibbles<16>(b + 1, codes);
+}
 template <> inline void write_scales<Format::MXFP4>(const uint8_t* b, uint8_t* g, int c) { g[c] = b[0]; }
 
-// d f16, dmin f16, 12 bytes of 6-bit scales and minimums, [Q5_K: 32 bytes, bit b of byte i = fifth bit of input 32b + i],
-// 4 x 32 bytes: low nibbles of one block of 32 inputs, high nibbles of the next
+// d f16, dmin f16, 12 bytes of 6-bit scales and minimums, [Q5_K: 32 bytes, bit b of byte i = fifth bit of input 32b +
+// i], 4 x 32 bytes: low nibbles of one block of 32 inputs, high nibbles of the next
 template <> inline void decode_codes<Format::Q4_K>(const uint8_t* b, uint8_t* codes) {
   for (int i = 0; i < 4; ++i) split_nibbles<32>(b + 16 + 32 * i, codes + 64 * i);
 }
@@ -144,8 +156,8 @@ template <> inline void write_scales<Format::Q3_K>(const uint8_t* b, uint8_t* g,
   }
 }
 
-// ql: 2 x 64 bytes, low nibbles inputs 0..63 and high nibbles 64..127 of each half; qh: 2 x 32 bytes, bits 2j, 2j+1 of byte
-// i of part h are the top bits of input 128h + 32j + i; 16 signed scales; d f16
+// ql: 2 x 64 bytes, low nibbles inputs 0..63 and high nibbles 64..127 of each half; qh: 2 x 32 bytes, bits 2j, 2j+1 of
+// byte i of part h are the top bits of input 128h + 32j + i; 16 signed scales; d f16
 template <> inline void decode_codes<Format::Q6_K>(const uint8_t* b, uint8_t* codes) {
   for (int h = 0; h < 2; ++h) split_nibbles<64>(b + 64 * h, codes + 128 * h);
   for (int h = 0; h < 2; ++h)

@@ -29,7 +29,8 @@ class Regions {
   uint8_t* allocate(size_t bytes) {
     std::lock_guard lock(mutex_);
     bytes = std::max<size_t>(round_up(bytes, 64), 64);
-    if (!open_ || regions_.at(open_).bytes - regions_.at(open_).used < bytes) open_ = map(std::max(kRegion, round_up(bytes, kHugePage)));
+    if (!open_ || regions_.at(open_).bytes - regions_.at(open_).used < bytes)
+      open_ = map(std::max(kRegion, round_up(bytes, kHugePage)));
     Region& region = regions_.at(open_);
     uint8_t* piece = open_ + region.used;
     region.used += bytes;

@@ -1,5 +1,6 @@
-// Memory for packed weights: 64-byte aligned pieces of large mappings that ask for huge pages. Streaming weights through
-// 4 KiB pages costs a third of the bandwidth (each page starts with address translation and stops the prefetcher).
+// Memory for packed weights: 64-byte aligned pieces of large mappings that ask for huge pages. Streaming weights
+// through 4 KiB pages costs a third of the bandwidth (each page starts with address translation and stops the
+// prefetcher).
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -338,3 +338,24 @@ def test_every_instruction_set_gives_the_same_bits(t: WeightType, extreme: bool,
 def test_an_unknown_instruction_set_is_refused() -> None:
     with pytest.raises(ValueError, match="mmx"):
         _ops.quantise_rows("mmx", np.zeros((1, 32), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("rows", "tiles", "what"), [((0, 18), (0, 3), "out"), ((-1, 2), (0, 3), "rectangle"), ((0, 2), (0, 4), "rectangle")]
+)
+def test_a_rectangle_outside_the_product_is_refused(rows: tuple[int, int], tiles: tuple[int, int], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        Product.random(WeightType.Q4_0).run(BEST, rows, tiles)
+
+
+def test_operands_of_another_width_are_refused() -> None:
+    product = Product.random(WeightType.Q4_0)
+    other = Product(WeightType.Q4_0, product.weight, product.x[:, :256].copy())
+    with pytest.raises(ValueError, match="width"):
+        other.run()
+    with pytest.raises(ValueError, match="bias"):
+        product.run(bias=np.zeros(41, np.float32))
+    with pytest.raises(ValueError, match="residual"):
+        product.run(residual=np.zeros((17, 39), np.float32))
+    with pytest.raises(ValueError, match="out rows"):
+        _ops.pack(WeightType.Q4_0.type_id, np.zeros(100, np.uint8), 1, 32)

@@ -41,7 +41,9 @@ struct Layout {
   Table table = Table::none;
 
   constexpr int code_bytes() const { return 64 * (base + plane); }  // of a block of 32 inputs x 16 columns
-  constexpr int max_code() const { return table == Table::iq4 ? 241 : table == Table::mxfp4 ? 24 : (1 << (base + plane)) - 1; }
+  constexpr int max_code() const {
+    return table == Table::iq4 ? 241 : table == Table::mxfp4 ? 24 : (1 << (base + plane)) - 1;
+  }
 };
 
 template <Format F> inline constexpr Layout layout_of{};
@@ -71,8 +73,8 @@ constexpr size_t codes_offset(const Layout& l, int64_t in) {
   return (size_t(in / (32 * l.group)) * size_t(l.scale_bytes) + 63) / 64 * 64;
 }
 
-// Float tiles: F32 [in][16] f32; F16 [in][16] f16; BF16 [(in + 1) / 2][16][2] bf16, so that one 64-byte vector holds the
-// even input in the low halves of its lanes and the odd input in the high halves.
+// Float tiles: F32 [in][16] f32; F16 [in][16] f16; BF16 [(in + 1) / 2][16][2] bf16, so that one 64-byte vector holds
+// the even input in the low halves of its lanes and the odd input in the high halves.
 
 // Calls visit(std::integral_constant) with the format as a constant.
 template <Format F> struct FormatTag { static constexpr Format format = F; };

@@ -1,7 +1,7 @@
-// Drives the tile kernels over a rectangle of rows and tiles. Tiles are the outer loop and row groups the inner one, so a
-// tile is read from memory once; rows go in blocks whose panels stay in the second-level cache. (Unpacking a tile to bytes
-// once for all row groups was measured: it is slower. The kernels are bound by multiplications, so unpacking is free,
-// and a packed tile needs half the cache.)
+// Drives the tile kernels over a rectangle of rows and tiles. Tiles are the outer loop and row groups the inner one, so
+// a tile is read from memory once; rows go in blocks whose panels stay in the second-level cache. (Unpacking a tile to
+// bytes once for all row groups was measured: it is slower. The kernels are bound by multiplications, so unpacking is
+// free, and a packed tile needs half the cache.)
 #include <algorithm>
 
 #include "linear_float.h"
@@ -11,7 +11,9 @@
 namespace sf::SF_ISA {
 namespace {
 
-constexpr int64_t kPanelBudget = 512 * 1024;  // bytes of row panels that are used against every tile
+// Rows whose panels are used against every tile: 128 KiB of them, but so many that reading the weights anew for each block
+// of rows costs little.
+constexpr int64_t kPanelBudget = 128 * 1024, kMinBlockRows = 64;
 
 struct Rectangle {
   const PackedMatrix& w;
@@ -61,7 +63,8 @@ void quantised_block(const QuantisedKernels& k, const Rectangle& o, const RowGro
   for (int64_t t = o.tile_begin; t < o.tile_end; ++t) {
     for (int64_t g = 0; g < groups.count; ++g) {
       alignas(64) float y[kMaxRows * kTile];
-      k.tile_rows[groups.size(g) - 1](o.tile(t), o.tile(o.tile_end), o.w.in, panels[g], y);
+      const uint8_t* end = g == 0 ? o.tile(o.tile_end) : o.tile(t);  // one pass over a tile fetches what follows
+      k.tile_rows[groups.size(g) - 1](o.tile(t), end, o.w.in, panels[g], y);
       finish(o, t, groups.start(g), groups.size(g), y);
     }
   }
@@ -71,7 +74,8 @@ void float_block(const FloatKernels& k, const Rectangle& o, const RowGroups& gro
   prefetch_start(o);
   const float* const* panels = panel_cache().floats(o.a, o.w.in, groups);
   const uint8_t* end = o.tile(o.tile_end);
-  const int64_t together = k.several[groups.size(0) - 1].tiles;  // for every group, so that tiles are read from memory once
+  const int64_t together =
+      k.several[groups.size(0) - 1].tiles;  // for every group, so that tiles are read from memory once
   for (int64_t t = o.tile_begin; t < o.tile_end; t += together) {
     const int64_t last = std::min(t + together, o.tile_end);
     for (int64_t g = 0; g < groups.count; ++g) {
@@ -92,14 +96,15 @@ void matmul(const PackedMatrix& w, const ActivationRows& a, int64_t row_begin, i
             int64_t tile_end, const Epilogue& e, float* out, int64_t out_stride) {
   const Rectangle o{w, a, row_begin, row_end, tile_begin, tile_end, e, out, out_stride};
   const int64_t row_bytes = is_quantised(w.format) ? w.in * 5 / 4 : w.in * 4;
-  const int64_t step = std::max<int64_t>(kPanelBudget / row_bytes / kMaxRows * kMaxRows, kMaxRows);
+  const int64_t step = std::max(kPanelBudget / row_bytes / kMaxRows * kMaxRows, kMinBlockRows);
   for (int64_t first = row_begin; first < row_end; first += step) {
     const RowGroups groups(first, std::min(first + step, row_end));
     if (!is_quantised(w.format)) {
       float_block(float_kernels(w.format), o, groups);
       continue;
     }
-    visit_quantised(w.format, [&](auto tag) { quantised_block(quantised_kernels<decltype(tag)::format>(), o, groups); });
+    visit_quantised(w.format,
+                    [&](auto tag) { quantised_block(quantised_kernels<decltype(tag)::format>(), o, groups); });
   }
 }
 

@@ -88,7 +88,8 @@ void expand_row(const PackedMatrix& w, int64_t row, float scale, float* out) {
       for (int64_t i = 0; i < w.in; ++i) out[i] = f16_to_f32(half_at(tile + (i * kTile + c) * 2)) * scale;
       return;
     case Format::BF16:
-      for (int64_t i = 0; i < w.in; ++i) out[i] = bf16_to_f32(half_at(tile + ((i / 2 * kTile + c) * 2 + (i & 1)) * 2)) * scale;
+      for (int64_t i = 0; i < w.in; ++i)
+        out[i] = bf16_to_f32(half_at(tile + ((i / 2 * kTile + c) * 2 + (i & 1)) * 2)) * scale;
       return;
     default:
       visit_quantised(w.format, [&](auto tag) { expand_column<decltype(tag)::format>(tile, w.in, c, scale, out); });

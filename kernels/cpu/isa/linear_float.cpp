@@ -19,7 +19,8 @@ template <Format F, int Parity> Floats weight(const uint8_t* tile, int64_t pair,
 }
 
 // The next tiles, at the same place: several streams at once, each too short for the hardware to find its pace.
-template <Format F, int T> void prefetch_pair(const uint8_t* tile, const uint8_t* end, size_t tile_bytes, int64_t pair) {
+template <Format F, int T>
+void prefetch_pair(const uint8_t* tile, const uint8_t* end, size_t tile_bytes, int64_t pair) {
   constexpr int pair_bytes = F == Format::F32 ? 128 : 64;
   for (int t = 0; t < T; ++t) {
     const uint8_t* ahead = tile + size_t(T + t) * tile_bytes + pair * pair_bytes;
@@ -59,7 +60,8 @@ template <Format F> constexpr FloatKernels make_float_kernels() {
   FloatKernels k{};
   [&]<int... I>(std::integer_sequence<int, I...>) {
     constexpr auto tiles = [](int rows) { return rows <= 2 ? kMaxFloatTiles : rows <= 4 ? 2 : 1; };
-    ((k.several[I] = {tiles(I + 1), float_tiles<F, I + 1, tiles(I + 1)>}, k.single[I] = {1, float_tiles<F, I + 1, 1>}), ...);
+    ((k.several[I] = {tiles(I + 1), float_tiles<F, I + 1, tiles(I + 1)>}, k.single[I] = {1, float_tiles<F, I + 1, 1>}),
+     ...);
   }(std::make_integer_sequence<int, kMaxRows>{});
   return k;
 }

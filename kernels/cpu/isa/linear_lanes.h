@@ -1,5 +1,5 @@
-// What the matrix products need from an instruction set: `kLanes` output columns at a time, as bytes (4 inputs per lane),
-// integers and floats. All sets compute the same exact integers and the same float operations.
+// What the matrix products need from an instruction set: `kLanes` output columns at a time, as bytes (4 inputs per
+// lane), integers and floats. All sets compute the same exact integers and the same float operations.
 #pragma once
 #include "formats.h"
 #include "vec.h"
@@ -29,7 +29,9 @@ inline Bytes load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline void store_bytes(uint8_t* p, Bytes v) { _mm512_storeu_si512(p, v); }
 inline Bytes splat_byte(int b) { return _mm512_set1_epi8(char(b)); }
 inline Bytes and_bytes(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
-inline Bytes or_masked(Bytes a, Bytes b, Bytes mask) { return _mm512_ternarylogic_epi32(a, b, mask, 0xf8); }  // a | (b & mask)
+inline Bytes or_masked(Bytes a, Bytes b, Bytes mask) {
+  return _mm512_ternarylogic_epi32(a, b, mask, 0xf8);
+}  // a | (b & mask)
 // Shifts that let bits of neighbouring bytes in: mask afterwards. N > 0 is left.
 template <int N> inline Bytes shift(Bytes v) {
   if constexpr (N > 0) return _mm512_slli_epi16(v, N);
@@ -213,12 +215,24 @@ inline Ints and_int(Ints v, int mask) { SF_LANES v.v[i] &= mask; return v; }
 inline Ints sub_int(Ints a, const Ints& b) { SF_LANES a.v[i] -= b.v[i]; return a; }
 inline Floats floats_of(const Ints& bits) { Floats r; std::memcpy(r.v, bits.v, 64); return r; }
 inline Ints bits_of(const Floats& v) { Ints r; std::memcpy(r.v, v.v, 64); return r; }
-inline Ints select_below(const Ints& v, int bound, Ints a, const Ints& b) { SF_LANES a.v[i] = v.v[i] < bound ? a.v[i] : b.v[i]; return a; }
-inline Ints shl_ints(Ints v, const Ints& n) { SF_LANES v.v[i] = n.v[i] < 0 || n.v[i] > 31 ? 0 : int32_t(uint32_t(v.v[i]) << n.v[i]); return v; }
+inline Ints select_below(const Ints& v, int bound, Ints a, const Ints& b) {
+  SF_LANES a.v[i] = v.v[i] < bound ? a.v[i] : b.v[i];
+  return a;
+}
+inline Ints shl_ints(Ints v, const Ints& n) {
+  SF_LANES v.v[i] = n.v[i] < 0 || n.v[i] > 31 ? 0 : int32_t(uint32_t(v.v[i]) << n.v[i]);
+  return v;
+}
 inline Floats add(Floats a, const Floats& b) { SF_LANES a.v[i] = a.v[i] + b.v[i]; return a; }
 inline Floats mul(Floats a, const Floats& b) { SF_LANES a.v[i] = a.v[i] * b.v[i]; return a; }
-inline Floats fma(const Floats& a, const Floats& b, Floats c) { SF_LANES c.v[i] = std::fma(a.v[i], b.v[i], c.v[i]); return c; }
-inline Floats fnma(const Floats& a, const Floats& b, Floats c) { SF_LANES c.v[i] = std::fma(-a.v[i], b.v[i], c.v[i]); return c; }
+inline Floats fma(const Floats& a, const Floats& b, Floats c) {
+  SF_LANES c.v[i] = std::fma(a.v[i], b.v[i], c.v[i]);
+  return c;
+}
+inline Floats fnma(const Floats& a, const Floats& b, Floats c) {
+  SF_LANES c.v[i] = std::fma(-a.v[i], b.v[i], c.v[i]);
+  return c;
+}
 
 struct Codes { Bytes code; };
 template <bool Wide> inline Codes prepare(const Bytes& code) { return {code}; }

@@ -85,7 +85,8 @@ PanelCache::Entry& PanelCache::entry(const PanelKey& key, const RowGroups& group
   return e;
 }
 
-const RowPanel* PanelCache::quantised(const ActivationRows& a, int64_t in, Kind kind, int zero, const RowGroups& groups) {
+const RowPanel* PanelCache::quantised(const ActivationRows& a, int64_t in, Kind kind, int zero,
+                                      const RowGroups& groups) {
   bool found;
   Entry& e = entry({a.version, a.q, in, kind, zero}, groups, found);
   if (found) return e.quantised.data();

@@ -16,7 +16,9 @@ struct Kind {
 };
 constexpr bool is_wide(const Layout& l) { return kSignsWideCodes && l.max_code() > 128; }
 constexpr int zero_of(const Layout& l) { return is_wide(l) ? l.zero - 128 : l.zero; }
-constexpr Kind kind_of(const Layout& l) { return {l.halves, l.minimum, zero_of(l) != 0, is_wide(l), sum_run(l.max_code())}; }
+constexpr Kind kind_of(const Layout& l) {
+  return {l.halves, l.minimum, zero_of(l) != 0, is_wide(l), sum_run(l.max_code())};
+}
 
 // A part's weights are scale * (code - zero) - minimum.
 struct Scales {

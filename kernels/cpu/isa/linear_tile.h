@@ -15,9 +15,9 @@
 
 namespace sf::SF_ISA {
 
-// R rows arranged for the kernels, block after block: q [blocks][R][32], d [blocks][R], and whatever the kind needs of the
-// sums of q: extra [blocks][start [parts][R] s32 if zeroed: -zero * sum | sum [parts][R] f32 if minimum].
-// One row is its own arrangement of q and d.
+// R rows arranged for the kernels, block after block: q [blocks][R][32], d [blocks][R], and whatever the kind needs of
+// the sums of q: extra [blocks][start [parts][R] s32 if zeroed: -zero * sum | sum [parts][R] f32 if minimum]. One row
+// is its own arrangement of q and d.
 struct RowPanel {
   const int8_t* q;
   const float* d;
@@ -39,7 +39,8 @@ template <Kind K, int R> struct PanelBlock {
 };
 
 template <class Source, int R>
-inline void tile_block(const Source& source, const Scales& scales, const PanelBlock<Source::kind, R>& rows, Floats (&y)[R]) {
+inline void tile_block(const Source& source, const Scales& scales, const PanelBlock<Source::kind, R>& rows,
+                       Floats (&y)[R]) {
   constexpr Kind kind = Source::kind;
   constexpr int parts = kind.parts(), groups = 8 / parts;
   Floats g[R];
@@ -91,7 +92,8 @@ void tile_rows(const uint8_t* tile, const uint8_t* end, int64_t in, const RowPan
 struct QuantisedKernels {
   Kind kind;
   int zero;
-  void (*tile_rows[kMaxRows])(const uint8_t* tile, const uint8_t* end, int64_t in, const RowPanel& panel, float* y);  // by rows - 1
+  void (*tile_rows[kMaxRows])(const uint8_t* tile, const uint8_t* end, int64_t in, const RowPanel& panel,
+                              float* y);  // by rows - 1
 };
 
 template <Format F> const QuantisedKernels& quantised_kernels();
