@@ -1,4 +1,4 @@
-"""The example in docs/backends.md runs as it stands there: an engine serves with it, and draws the reference's tokens."""
+"""The example in docs/backends.md runs as it stands there: an engine serves with it, token for token the reference."""
 
 from __future__ import annotations
 
