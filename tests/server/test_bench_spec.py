@@ -15,6 +15,7 @@ from surefoot.server.bench.comparison import Comparison, compare
 from surefoot.server.bench.spec import Report, as_json, parting
 from surefoot.server.bench.spec_loads import Result, percentile, summed, system_prompt
 from surefoot.server.bench.spec_plan import Plan
+from surefoot.server.bench.spec_sides import salted
 from surefoot.server.cli import main
 
 
@@ -59,6 +60,13 @@ def test_figures_of_a_side_that_lacks_them_are_not_compared() -> None:
     assert ratio is not None and ratio.ratio == 3
     assert report.comparison("json", "decode tok/s", "other") is None
     assert list(json.loads(as_json(report))["loads"]["json"]["ratios"]) == ["decode tok/s, on against off"]
+
+
+def test_other_servers_find_no_prompt_of_another_pair_in_their_cache() -> None:
+    chat = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    one, same, other = salted(chat, "a"), salted([*chat, chat[1]], "a"), salted(chat, "b")
+    assert one == same[:2] and one[1] == chat[1]
+    assert one[0]["content"] != other[0]["content"] and one[0]["content"].endswith(" be brief")
 
 
 def test_counters_add_up() -> None:
