@@ -10,12 +10,15 @@ from typing import cast
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from ..kernels.errors import RequestError
 from .encoding import json_response
 
 _log = logging.getLogger("surefoot.server")
+
+CLIENT_CLOSED_REQUEST = 499  # for the access log; no client reads it
 
 _MAX_FAULTS = 5  # validation faults named in one message
 _MAX_MESSAGE = 1000  # characters
@@ -80,6 +83,9 @@ def install_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         return error_response(validation_error(error.errors()))
 
+    async def on_disconnect(_: Request, error: Exception) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
     async def on_bug(request: Request, error: Exception) -> Response:
         _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         bug = RequestError("Internal error; the log has its trace", code="internal_error", status=500, kind="api_error")
@@ -88,4 +94,5 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestError, on_request_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(RequestValidationError, on_validation_error)
+    app.add_exception_handler(ClientDisconnect, on_disconnect)
     app.add_exception_handler(Exception, on_bug)

@@ -21,11 +21,10 @@ from ..kernels.errors import RequestError
 from .bridge import ClientGoneError, Generation
 from .chunks import Chunk
 from .encoding import SSE_COMMENT, json_response
+from .errors import CLIENT_CLOSED_REQUEST
 from .settings import ReplyTimes
 
 _log = logging.getLogger("surefoot.server")
-
-_CLIENT_CLOSED_REQUEST = 499  # for the access log; no client reads it
 
 
 class Answer(Protocol):
@@ -72,7 +71,7 @@ async def reply(request: Request, generation: Generation, answer: Answer, stream
         chunks = [chunk async for batch in batches for chunk in batch]
         response = json_response(answer.fold(chunks))
     except ClientGoneError:
-        response = Response(status_code=_CLIENT_CLOSED_REQUEST)
+        response = Response(status_code=CLIENT_CLOSED_REQUEST)
     except BaseException:
         watch.close()
         raise

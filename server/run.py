@@ -16,6 +16,7 @@ import uvicorn
 
 from ..kernels.errors import StartError
 from .app import create_app
+from .connection import BoundedConnection
 from .default_model import default_model
 from .launch import launch
 from .service import Service
@@ -46,7 +47,7 @@ def _config(service: Service) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(service),
         loop="uvloop" if sys.platform != "win32" else "asyncio",
-        http="httptools",
+        http=BoundedConnection,
         ws="none",
         lifespan="on",
         access_log=False,

@@ -27,6 +27,7 @@ from surefoot.engine.opening import open_engine
 from surefoot.engine.request import Draw, Finish, FinishReason, Output, Submission
 from surefoot.kernels.errors import RequestError
 from surefoot.server.app import create_app
+from surefoot.server.connection import BoundedConnection
 from surefoot.server.launch import assemble
 from surefoot.server.service import ServedModel, Service
 from surefoot.server.settings import EngineSettings, HttpSettings, Settings
@@ -253,7 +254,13 @@ class Live:
 def serving(service: Service) -> Iterator[Live]:
     """Runs the app of `service` on a free loopback port, in a thread."""
     config = uvicorn.Config(
-        create_app(service), host="127.0.0.1", port=0, log_config=None, log_level="warning", access_log=False
+        create_app(service),
+        host="127.0.0.1",
+        port=0,
+        http=BoundedConnection,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
