@@ -107,24 +107,11 @@ class Stream(Answer):
             self.ended.set()
 
 
-def smallest_piece_seconds(engine: Engine) -> float:
-    """What the smallest piece of a prompt (16 rows) takes here and now: the median of five."""
-    taken: list[float] = []
-    for number in range(5):
-        piece = Stream()
-        ids = random.Random(number).choices(range(1000, 50_000), k=16)
-        started = time.monotonic()
-        engine.submit(Submission(f"p{number}", ids, params(max_tokens=1), b"", piece.take))
-        assert piece.ended.wait(60)
-        taken.append(time.monotonic() - started)
-    return sorted(taken)[2]
-
-
+@pytest.mark.quiet
 def test_a_long_prompt_does_not_stall_a_running_stream() -> None:
     engine = Engine(loaded(LARGE), backend(), EngineConfig(context_length=4096, kv_memory=512 << 20))
     engine.start()
     try:
-        before = smallest_piece_seconds(engine)
         stream, newcomer = Stream(), Stream()
         engine.submit(Submission("s", prompt(LARGE, 20), params(max_tokens=3000, ignore_eos=True), b"", stream.take))
         while len(stream.times) < 5:
@@ -135,10 +122,7 @@ def test_a_long_prompt_does_not_stall_a_running_stream() -> None:
         gaps = sorted(after - before for before, after in pairwise(stream.times[began:]))
         engine.cancel("s")
         assert stream.ended.wait(60)
-        # Beside other programs even the smallest piece of a prompt may take longer than a gap should be.
-        piece = max(before, smallest_piece_seconds(engine))
-        assert gaps[len(gaps) // 2] < max(0.25, 1.7 * piece)
-        assert gaps[len(gaps) * 95 // 100] < max(0.4, 3 * piece)
+        assert gaps[-1] < 0.4
         assert engine.metrics.step_seconds["mixed"].count > 20, "the prompt was cut into pieces"
     finally:
         engine.stop()

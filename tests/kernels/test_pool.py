@@ -74,6 +74,7 @@ def _burn(stop: Event) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 def test_beside_a_busy_process_two_threads_lose_at_most_a_factor_of_two_and_a_half() -> None:
     """150 stages of about 60 microseconds, as a decode step has them. Needs a machine that is otherwise quiet."""
     if os.getloadavg()[0] > 0.7:

@@ -343,7 +343,7 @@ def script() -> type[Script]:
     return Script
 
 
-def _eventually(condition: Callable[[], bool], timeout_s: float = 5.0) -> bool:
+def _eventually(condition: Callable[[], bool], timeout_s: float = 30.0) -> bool:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if condition():

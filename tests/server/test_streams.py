@@ -118,8 +118,8 @@ def test_a_client_that_does_not_read_is_let_go(start: Any, script: Any, eventual
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
         head += "Content-Type: application/json\r\n\r\n"
         raw.sendall(head.encode() + body)
-        assert eventually(lambda: live.engine.submissions)
-        assert eventually(lambda: not live.service.bridge._open and not _open_requests(live), 10)
+        assert eventually(lambda: live.engine.submissions, 60)
+        assert eventually(lambda: not live.service.bridge._open and not _open_requests(live), 60)
 
 
 def _open_requests(live: Any) -> int:
