@@ -48,10 +48,22 @@ def available_memory() -> int:
     return max(available, 0)
 
 
+def total_memory() -> int:
+    """Bytes that this machine has, or that the control group of this process may use."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        with open("/sys/fs/cgroup/memory.max") as limit:
+            text = limit.read().strip()
+    except OSError:
+        return total  # another system, or no control group
+    return total if text == "max" else min(total, int(text))
+
+
 def plan_memory(
     groups: Sequence[KvGroup], block_bytes: Sequence[int], trained_context: int, config: EngineConfig
 ) -> MemoryPlan:
-    """Sizes for these groups. Raises ConfigError when an explicit context does not fit into an explicit memory."""
+    """Sizes for these groups. Raises ConfigError when an explicit context does not fit into the memory, or an explicit
+    memory not into the machine."""
     reasons: list[str] = []
     context = config.context_length or trained_context
     behind = [window_blocks(group.window) for group in groups]
@@ -85,6 +97,11 @@ def plan_memory(
         raise ConfigError(
             f"kv_memory of {budget / MIB:.1f} MiB holds no block of {BLOCK} positions; it takes {cost(1)} bytes"
         )
+    if config.kv_memory is not None and cost(full) > total_memory():
+        raise ConfigError(
+            f"a KV cache of {cost(full) / MIB:.0f} MiB (kv_memory) is more than the {total_memory() / MIB:.0f} MiB of "
+            "memory here"
+        )
     if full < blocks_for(context):
         if config.context_length is not None:
             raise ConfigError(
@@ -93,6 +110,8 @@ def plan_memory(
             )
         reasons.append(f"context_length: {full * BLOCK} tokens, what {budget / MIB:.0f} MiB hold ({context} trained)")
         context = full * BLOCK
+    elif context > trained_context:
+        reasons.append(f"context_length: {context} tokens, beyond the {trained_context} the model was trained for")
     elif config.context_length is None:
         reasons.append(f"context_length: {context} tokens, what the model was trained for")
     return MemoryPlan(tuple(size + 1 for size in sizes(full)), context, cost(full), tuple(reasons))

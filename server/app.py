@@ -44,7 +44,7 @@ def create_app(service: Service) -> FastAPI:
             service.bridge.detach()
             service.prompter.close()
 
-    app = FastAPI(title="Surefoot", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Surefoot", lifespan=lifespan, redirect_slashes=False, docs_url=None, redoc_url=None)
     app.state.service = service
     app.add_middleware(AccessLog, metrics=service.metrics)
     install_error_handlers(app)

@@ -10,21 +10,47 @@ from typing import Annotated
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
+from .. import __version__
 from ..engine.speculation.policy import SpeculationPolicy
 from ..kernels.errors import StartError
 from . import settings as flags
 from .bench.command import bench
-from .settings import EngineSettings, HttpSettings, ReplyTimes, Settings, check_environment, check_flags, split_list
+from .settings import (
+    EngineSettings,
+    HttpSettings,
+    ReplyTimes,
+    Settings,
+    check_environment,
+    check_flags,
+    keys,
+    split_list,
+)
 
 app = typer.Typer(
     name="surefoot",
     help="OpenAI-compatible inference server for GGUF models.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode=None,  # it takes the [brackets] of the help texts for markup
 )
 app.add_typer(bench, name="bench")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"surefoot {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _surefoot(  # pyright: ignore[reportUnusedFunction]
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """OpenAI-compatible inference server for GGUF models."""
 
 
 @app.command()
@@ -66,8 +92,8 @@ def serve(
             http=HttpSettings(
                 host=host,
                 port=port,
-                api_keys=split_list(api_key),
-                admin_key=admin_key,
+                api_keys=keys("--api-key", api_key),
+                admin_key=next(iter(keys("--admin-key", admin_key)), None),
                 max_body_bytes=max_body,
                 drain_s=drain_timeout,
                 tool_parser=tool_parser,
@@ -110,14 +136,23 @@ def known_variables() -> list[str]:
     ]
 
 
+def _one_line(error: StartError | TyperException) -> str:
+    text = str(error) if isinstance(error, StartError) else error.format_message()
+    return " ".join(text.split())
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the console script."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         check_flags(given)
         for warning in check_environment(os.environ, known_variables()):
             print(f"surefoot: warning: {warning}", file=sys.stderr)
-        app(args=given, prog_name="surefoot")
-    except StartError as error:
-        print(f"surefoot: {error}", file=sys.stderr)
+        code = app(args=given, prog_name="surefoot", standalone_mode=False)
+    except (StartError, TyperException) as error:
+        print(f"surefoot: {_one_line(error)}", file=sys.stderr)
         raise SystemExit(2) from None
+    except MemoryError:
+        print("surefoot: not enough memory for this model with these settings", file=sys.stderr)
+        raise SystemExit(2) from None
+    raise SystemExit(code or 0)

@@ -9,7 +9,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
@@ -33,8 +34,8 @@ def run(settings: Settings) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with _bound(settings.http) as listener:
-        model = settings.model or default_model(_say)
-        service, banner = launch(settings, model)
+        with _ended_by_sigterm():
+            service, banner = launch(settings, settings.model or default_model(_say))
         address = f"http://{_printable(settings.http.host)}:{listener.getsockname()[1]}"
 
         def announce() -> None:
@@ -69,7 +70,23 @@ def _printable(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+@contextmanager
+def _ended_by_sigterm() -> Generator[None]:
+    """SIGTERM ends the block, also where this is process 1 of a container, for which the system does nothing."""
+
+    def end(sig: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + sig)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _bound(http: HttpSettings) -> socket.socket:
+    if not http.host:
+        raise StartError("--host is empty; every address of this machine is 0.0.0.0")
     family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

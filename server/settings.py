@@ -98,6 +98,15 @@ def split_list(values: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(part.strip() for value in values or () for part in value.split(",") if part.strip())
 
 
+def keys(flag: str, given: Sequence[str] | str | None) -> tuple[str, ...]:
+    """The keys behind a flag; one string is one key. An empty one, a variable that was not set perhaps, must not open
+    the server in silence."""
+    values = [given] if isinstance(given, str) else [part for value in given or () for part in value.split(",")]
+    if not all(map(str.strip, values)):
+        raise ConfigError(f"{flag} is empty; without the flag no key is asked for")
+    return tuple(map(str.strip, values))
+
+
 def home() -> Path:
     """Where Surefoot keeps what it fetched: SUREFOOT_HOME, or ~/.surefoot."""
     return Path(os.environ.get("SUREFOOT_HOME") or Path.home() / ".surefoot")
@@ -108,7 +117,7 @@ def home() -> Path:
 ModelPath = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[MODEL]", help="A GGUF file. None: SmolLM2-135M-Instruct, fetched once.", envvar="SUREFOOT_MODEL"
+        metavar="MODEL", help="A GGUF file. None: SmolLM2-135M-Instruct, fetched once.", envvar="SUREFOOT_MODEL"
     ),
 ]
 Host = Annotated[str, typer.Option("--host", envvar="SUREFOOT_HOST", help="Address to listen on.")]
@@ -125,7 +134,7 @@ Threads = Annotated[
 CtxSize = Annotated[
     int | None,
     typer.Option(
-        "--ctx-size", envvar="SUREFOOT_CTX_SIZE", min=1, help="Tokens of prompt and answer [the model's own limit]."
+        "--ctx-size", envvar="SUREFOOT_CTX_SIZE", min=2, help="Tokens of prompt and answer [the model's own limit]."
     ),
 ]
 KvType = Annotated[

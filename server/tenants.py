@@ -67,7 +67,7 @@ class Gate:
 
 def _bearer(request: Request) -> bytes:
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    return key.strip().encode() if scheme.lower() == "bearer" else b""
+    return key.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
 
 
 def _unauthorized(sent: bytes, name: str) -> RequestError:

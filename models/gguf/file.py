@@ -183,11 +183,16 @@ def _read_prologue(cursor: Cursor) -> tuple[int, int]:
     if version not in (2, 3):
         cursor.fail(f"GGUF version {version} is not supported (2 and 3 are)")
     num_tensors, num_keys = cursor.u64(), cursor.u64()
-    if num_keys > MAX_KEYS or num_keys * _KEY_BYTES > cursor.remaining:
-        cursor.fail(f"claims {num_keys:,} keys")
-    if num_tensors > _MAX_TENSORS or num_tensors * _RECORD_BYTES > cursor.remaining:
-        cursor.fail(f"claims {num_tensors:,} tensors")
+    _check_count(cursor, "keys", num_keys, MAX_KEYS, _KEY_BYTES)
+    _check_count(cursor, "tensors", num_tensors, _MAX_TENSORS, _RECORD_BYTES)
     return num_tensors, num_keys
+
+
+def _check_count(cursor: Cursor, what: str, count: int, limit: int, least_bytes: int) -> None:
+    if count > limit:
+        cursor.fail(f"claims {count:,} {what} (at most {limit:,} are allowed)")
+    if count * least_bytes > cursor.remaining:
+        cursor.fail(f"claims {count:,} {what}, more than {cursor.remaining:,} bytes can hold: is the file cut off?")
 
 
 @dataclass(frozen=True, slots=True)

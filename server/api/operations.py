@@ -24,6 +24,7 @@ class DrainRequest(Strict):
     deadline_s: float | None = Field(None, ge=0, le=86400)
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def health(request: Request) -> Response:
     """200 while the engine makes progress or is idle; 503 when it is stuck, and when the server takes no new work."""

@@ -18,7 +18,7 @@ BackendName = Annotated[str | None, typer.Option("--backend", help="The best of 
 Threads = Annotated[int | None, typer.Option(min=1, help="As many as the process may use by default.")]
 JsonOut = Annotated[Path | None, typer.Option("--json", help="Write everything measured here.")]
 
-bench = typer.Typer(help="Measure a server or this machine.", no_args_is_help=True)
+bench = typer.Typer(help="Measure a server or this machine.")
 
 
 @bench.callback()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from typing import Annotated, Any, Literal
 
@@ -163,7 +164,9 @@ def choice_seed(seed: int, choice: int) -> int:
 def _logit_bias(entries: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
     biases: dict[int, float] = {}
     for key, bias in entries.items():
-        if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) < vocab_size):
+        if not (
+            re.fullmatch(r"0|[1-9][0-9]{0,9}", key) and int(key) < vocab_size
+        ):  # "1" and "01" would be one id twice
             raise RequestError(
                 f"logit_bias: '{key[:40]}' is not a token id below {vocab_size}",
                 param="logit_bias",

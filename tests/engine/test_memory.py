@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from surefoot.engine.config import EngineConfig
 from surefoot.engine.kv_cache import blocks_for, window_blocks
-from surefoot.engine.memory import available_memory, plan_memory
+from surefoot.engine.memory import available_memory, plan_memory, total_memory
 from surefoot.kernels.errors import ConfigError
 from surefoot.kernels.program import KvGroup
 
@@ -46,6 +46,19 @@ def test_an_explicit_context_that_does_not_fit_is_an_error_that_says_what_would(
     config = EngineConfig(kv_memory=100 * KIB, context_length=32_000)
     with pytest.raises(ConfigError, match=r"32000 tokens takes 1\.0 MiB .* 0\.1 MiB allowed"):
         plan_memory([FULL], [KIB], 64_000, config)
+
+
+def test_an_explicit_memory_beyond_the_machine_is_an_error() -> None:
+    beyond = total_memory() * 2
+    with pytest.raises(ConfigError, match="kv_memory"):
+        plan_memory([FULL], [1 << 30], 1 << 30, EngineConfig(kv_memory=beyond))
+    assert plan_memory([FULL], [KIB], 2048, EngineConfig(kv_memory=beyond)).total_bytes < 1 << 21  # what is needed
+
+
+def test_a_context_beyond_the_trained_one_is_said() -> None:
+    plan = plan_memory([FULL], [KIB], 2048, EngineConfig(context_length=4096))
+    assert plan.context_length == 4096
+    assert any("beyond the 2048" in reason for reason in plan.reasons)
 
 
 def test_window_groups_get_windows_and_not_contexts() -> None:

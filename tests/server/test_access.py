@@ -98,6 +98,26 @@ def test_tokenize_and_detokenize(plain: Any) -> None:
     assert out.json()["error"]["param"] == "tokens"
 
 
+def test_keys_may_hold_any_character(start: Any) -> None:
+    live = start(api_keys=("schlüssel",))
+    with live.http() as http:
+        sent = http.get("/v1/models", headers={"Authorization": b"Bearer " + "schlüssel".encode()})
+        assert sent.status_code == 200
+
+
+def test_a_probe_may_use_head(start: Any) -> None:
+    live = start()
+    with live.http() as http:
+        assert (http.head("/health").status_code, http.head("/health").content) == (200, b"")
+
+
+def test_no_redirect_leads_a_request_elsewhere(start: Any) -> None:
+    with start().http() as http:
+        answer = http.post("/v1/completions/", json={"prompt": "x"}, headers={"Host": "elsewhere.example"})
+    assert answer.status_code == 404
+    assert "location" not in answer.headers
+
+
 def test_health_follows_the_engine(start: Any) -> None:
     live = start()
     with live.http() as http:

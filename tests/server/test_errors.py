@@ -133,6 +133,7 @@ def test_fields_at_their_default_are_fine(http: httpx.Client, name: str, value: 
         ({"logit_bias": {"AI": -100}}, "logit_bias"),
         ({"logit_bias": {"191222": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"05": 1}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias"),
         ({"logit_bias": {"²": 1}}, "logit_bias"),
         ({"logit_bias": [1]}, "logit_bias"),

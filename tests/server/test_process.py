@@ -233,10 +233,47 @@ def test_files_that_cannot_be_served(surefoot: Run, tmp_path: Path) -> None:
         (["--mtp-anything"], "--spec-"),
         (["--spec-draft-model", "x.gguf"], "--draft-model"),
         (["--kv-cache-dtype", "f16"], "--kv-type"),
+        (["--max-running", "1000000", "--kv-memory", "400TB", "--ctx-size", "2000000"], "memory"),
+        (["--api-key", ""], "--api-key is empty"),
+        (["--api-key", "a,,b"], "--api-key is empty"),
+        (["--api-key", "a", "--admin-key", " "], "--admin-key is empty"),
+        (["--host", ""], "--host is empty"),
+        (["--threads", "0"], "--threads"),
+        (["--ctx-size", "1"], "--ctx-size"),
+        (["--port", "http"], "--port"),
+        (["--kv-memory", "5 apples"], "--kv-memory"),
+        (["--no-such-flag"], "--no-such-flag"),
+        (["another.gguf"], "another.gguf"),
     ],
 )
 def test_flags_that_cannot_be_served(surefoot: Run, arguments: list[str], words: str) -> None:
     assert words in one_line(surefoot("serve", str(MODEL), "--port", "0", *arguments))
+
+
+def test_usage_errors_of_the_command_itself_are_one_line(surefoot: Run) -> None:
+    assert "serve" in one_line(surefoot("serv"))
+    assert "model" in one_line(surefoot("inspect")).lower()
+    assert one_line(surefoot("bench"))
+    assert "SUREFOOT_PORT" in one_line(surefoot("serve", str(MODEL), SUREFOOT_PORT="x"))
+
+
+def test_help_and_version(surefoot: Run) -> None:
+    for arguments in ([], ["--help"], ["serve", "--help"], ["--version"]):
+        ended = surefoot(*arguments)
+        assert (ended.code, ended.err) == (0, "")
+        assert "surefoot" in ended.out
+    assert "[one per core]" in surefoot("serve", "--help", COLUMNS="200").out
+
+
+def test_sigterm_ends_a_process_that_still_loads(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, surefoot.server.run as run\n"
+        "from surefoot.server.settings import HttpSettings, Settings\n"
+        "run.launch = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"run.run(Settings(model={str(tmp_path)!r}, http=HttpSettings(port=0)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
 
 
 def test_busy_port(surefoot: Run) -> None:
