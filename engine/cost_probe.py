@@ -24,6 +24,7 @@ from .sequence import Rows, Sequence
 
 DECODE_POINTS = (8, 4, 2, 16, 3, 6, 12, 32)  # by importance: the time may not suffice for all
 PREFILL_POINTS = (64, 16, 256, 512)
+ALWAYS = 3  # points that are worth more than the time allowed: without them nothing is known of rows
 WHOLE_STEPS = 24  # as many single-row steps in the time allowed mean: time the whole program
 DEPTH = 6  # a deeper copy has this part of the layers more than the shallow one
 TRIES = 2  # the faster one counts
@@ -58,7 +59,8 @@ class CostProbe:
         self._limits = limits
 
     def measure(self, runner: StepRunner, program: Program, seconds: float, largest: int) -> Measured:
-        """(decode, prefill) points, rows to seconds, of steps of up to `largest` rows. Takes about `seconds`."""
+        """(decode, prefill) points, rows to seconds, of steps of up to `largest` rows. Takes about `seconds`, or what
+        the first points take."""
         self._step(runner, 1, True)  # faults pages in and wakes threads; says nothing about steps to come
         deadline = time.perf_counter() + seconds
         single = self._time(runner, 1, True)
@@ -69,9 +71,8 @@ class CostProbe:
         points = [(rows, True) for rows in DECODE_POINTS if rows <= min(largest, self._limits.max_logits_rows)]
         for position, rows in enumerate(rows for rows in PREFILL_POINTS if rows <= largest):
             points.insert(3 * position + 1, (rows, False))
-        for rows, all_logits in points:
-            started = time.perf_counter()
-            if started >= deadline:
+        for number, (rows, all_logits) in enumerate(points):
+            if number >= ALWAYS and time.perf_counter() >= deadline:
                 break
             (decode if all_logits else prefill)[rows] = timer(rows, all_logits)
         return decode, prefill

@@ -115,7 +115,7 @@ def test_the_probe_leaves_the_cache_as_it_was(seconds: float) -> None:
     pools = dict(zip(program.kv_groups, drive.backend.pools, strict=True))  # type: ignore[attr-defined]
     probe = CostProbe(drive.backend, pools, core.cache, core.scheduler.limits)
     decode, prefill = probe.measure(core.runner, program, seconds, 256)
-    assert decode[1] > 0
+    assert {1, 8} <= decode.keys() and 64 in prefill, "a slow machine still learns what rows cost"
     if seconds:
         assert {1, 2, 4, 8} <= decode.keys() and prefill
     drive.check_idle()
