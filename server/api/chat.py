@@ -11,7 +11,10 @@ from typing import Any, cast
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from ...engine.grammar.constraint import Constraint
+from ...engine.grammar.matcher import Grammar
 from ...engine.request import Output
+from ...kernels.errors import RequestError
 from ..bridge import Choice
 from ..choices import ENDING, Held, TokenNames, chat_logprobs, ending, finish_reason
 from ..chunks import Chunk, ChunkedAnswer, Header, Usage
@@ -24,6 +27,8 @@ from ..schema.sampling import choice_seed
 from ..service import Service, new_id, service_of
 
 router = APIRouter()
+
+_COMPILE_S = 10.0
 
 
 @router.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
@@ -38,7 +43,7 @@ async def create_chat_completion(request: Request) -> Response:
     prompt = await service.prompter.from_messages(body.messages, body)
     begin = chat.begin(prompt.text or "", body.continued())
     constraint = await service.prompter.run(lambda: chat.constraint(plan, begin))
-    grammar = None if constraint is None else await asyncio.wrap_future(service.engine.compile(constraint))
+    grammar = None if constraint is None else await _compiled(service, constraint)
     grammar = chat.budgeted(grammar, body.reasoning_limit(), begin, service.model.vocab_size)
     limit = service.prompter.answer_limit(prompt, body.token_limit(), None, "messages")
     seed, wishes = body.drawn_seed(), body.speculation_wishes()
@@ -63,6 +68,20 @@ async def create_chat_completion(request: Request) -> Response:
     answer = ChatAnswer(header, body, prompt, seed, parsers, service)
     generation = service.bridge.open(header.id, choices, tenant.cache_salt(body.cache_salt), body.priority or 0)
     return await reply(request, generation, answer, bool(body.stream), service.settings.times)
+
+
+async def _compiled(service: Service, constraint: Constraint) -> Grammar:
+    """The grammar that holds the answer to its calls. RequestError 400 if there is none, or not within the time."""
+    # Shielded: the compiler finishes what it began, for the next request, whoever has stopped waiting.
+    work = asyncio.shield(asyncio.wrap_future(service.engine.compile(constraint)))
+    try:
+        return await asyncio.wait_for(work, _COMPILE_S)
+    except TimeoutError:
+        raise RequestError(
+            f"The grammar of these tools is not compiled within {_COMPILE_S:g} s",
+            param="tools",
+            code="grammar_too_slow",
+        ) from None
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -386,3 +387,15 @@ def test_a_budget_that_means_nothing_is_refused(answering: Any, plain: Any) -> N
             response = http.post("/v1/chat/completions", json=ask(thinking_token_budget=5))
         assert response.status_code == 400
         assert response.json()["error"]["param"] == "thinking_token_budget"
+
+
+def test_a_grammar_that_does_not_compile_in_time_is_a_400(answering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = answering("never asked")
+    work: Future[Any] = Future()
+    monkeypatch.setattr(live.engine, "compile", lambda constraint: work)
+    monkeypatch.setattr("surefoot.server.api.chat._COMPILE_S", 0.05)
+    with live.http() as http:
+        answer = http.post("/v1/chat/completions", json=ask(tools=[SUM], tool_choice="required"))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
+    assert not work.cancelled(), "the compiler's work is for the next request"
+    assert not live.engine.submissions
