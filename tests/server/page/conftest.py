@@ -11,7 +11,7 @@ import pytest
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop, which lives in this thread, must not outlast the tests that need it
 def chromium() -> Iterator[Any]:
     """The browser."""
     driver = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
