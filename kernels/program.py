@@ -8,8 +8,7 @@ KV cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -282,7 +281,6 @@ class Program:
     logits: Buffer
     kv_groups: tuple[KvGroup, ...]
     inputs: tuple[Buffer, ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def vocab_size(self) -> int:

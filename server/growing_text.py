@@ -15,6 +15,18 @@ ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 Reader = Generator[ItemT | None, None, ResultT]
+
+
+def drained(steps: Reader[ItemT, None]) -> list[ItemT]:
+    """What a reader gives until it waits for more text, or ends."""
+    items: list[ItemT] = []
+    for item in steps:
+        if item is None:
+            break
+        items.append(item)
+    return items
+
+
 Wait = Generator[None, None, ResultT]  # a reader that yields nothing but the wish for more text
 
 _SPACE = re.compile(r"[ \t\r\n]*")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from ..growing_text import GrowingText, Reader, Stops, Wait
+from ..growing_text import GrowingText, Reader, Stops, Wait, drained
 from ..message_events import Content, Event, Reasoning
 from .formats import Begin, ReasoningFormat
 
@@ -35,20 +35,12 @@ class ReasoningParser:
     def feed(self, piece: str) -> list[Event]:
         """What the new text completes."""
         self._text.append(piece)
-        return self._drain()
+        return drained(self._steps)
 
     def end(self) -> list[Event]:
         """What was held back, now that nothing follows."""
         self._text.end()
-        return self._drain()
-
-    def _drain(self) -> list[Event]:
-        events: list[Event] = []
-        for event in self._steps:
-            if event is None:
-                break
-            events.append(event)
-        return events
+        return drained(self._steps)
 
     def _read(self) -> Reader[Event, None]:
         text, inside = self._text, self._begin is Begin.INSIDE

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ..growing_text import GrowingText, Reader, Stops, Unreadable
+from ..growing_text import GrowingText, Reader, Stops, Unreadable, drained
 from ..message_events import CallArguments, CallEnd, CallStart, Content, Event
 from .definitions import ToolSet
 from .dialect import Arguments, Dialect, End, Name, Part
@@ -49,11 +49,7 @@ class CallParser:
         return self._drain()
 
     def _drain(self) -> list[Event]:
-        events: list[Event] = []
-        for event in self._steps:
-            if event is None:
-                break
-            events.append(event)
+        events = drained(self._steps)
         self._text.forget(self._text.at if self._keep is None else self._keep)
         return events
 
