@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +10,11 @@ from typing import Any, cast
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ...engine.grammar.constraint import Constraint
-from ...engine.grammar.matcher import Grammar
 from ...engine.request import Output
-from ...kernels.errors import RequestError
 from ..bridge import Choice
 from ..choices import ENDING, Held, TokenNames, chat_logprobs, ending, finish_reason
 from ..chunks import Chunk, ChunkedAnswer, Header, Usage
+from ..conversation import prepared
 from ..deltas import Delta, DeltaParser, merge_delta
 from ..openapi import takes
 from ..prompts import Prompt
@@ -28,8 +25,6 @@ from ..service import Service, new_id, service_of
 
 router = APIRouter()
 
-_COMPILE_S = 10.0
-
 
 @router.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
 async def create_chat_completion(request: Request) -> Response:
@@ -39,24 +34,21 @@ async def create_chat_completion(request: Request) -> Response:
     body = await service.read(request, ChatRequest)
     model = service.model.check(body.model)
     service.bridge.admit(body.num_choices())
-    chat, plan = service.prompter.chat(), body.call_plan()
-    prompt = await service.prompter.from_messages(body.messages, body)
-    begin = chat.begin(prompt.text or "", body.continued())
-    constraint = await service.prompter.run(lambda: chat.constraint(plan, begin))
-    grammar = None if constraint is None else await _compiled(service, constraint)
-    grammar = chat.budgeted(grammar, body.reasoning_limit(), begin, service.model.vocab_size)
-    limit = service.prompter.answer_limit(prompt, body.token_limit(), None, "messages")
+    talk = await prepared(
+        service, body.messages, body, continued=body.continued(), reasoning_limit=body.reasoning_limit()
+    )
+    limit = service.prompter.answer_limit(talk.prompt, body.token_limit(), None, "messages")
     seed, wishes = body.drawn_seed(), body.speculation_wishes()
     choices = [
         Choice(
-            prompt.token_ids,
+            talk.prompt.token_ids,
             body.generation_params(
                 seed=choice_seed(seed, index),
                 max_tokens=limit,
                 vocab_size=service.model.vocab_size,
                 num_logprobs=body.num_logprobs(),
-                visible_ids=chat.visible_ids(plan),
-                grammar=grammar,
+                visible_ids=talk.chat.visible_ids(talk.plan),
+                grammar=talk.grammar,
             ),
             wishes,
         )
@@ -64,24 +56,10 @@ async def create_chat_completion(request: Request) -> Response:
     ]
     header = Header(new_id("chatcmpl"), "chat.completion.chunk", int(time.time()), model, service.engine.fingerprint)
     show = body.include_reasoning is not False
-    parsers = [chat.parser(plan, begin, show_reasoning=show) for _ in choices]
-    answer = ChatAnswer(header, body, prompt, seed, parsers, service)
+    parsers = [talk.chat.parser(talk.plan, talk.begin, show_reasoning=show) for _ in choices]
+    answer = ChatAnswer(header, body, talk.prompt, seed, parsers, service)
     generation = service.bridge.open(header.id, choices, tenant.cache_salt(body.cache_salt), body.priority or 0)
     return await reply(request, generation, answer, bool(body.stream), service.settings.times)
-
-
-async def _compiled(service: Service, constraint: Constraint) -> Grammar:
-    """The grammar that holds the answer to its calls. RequestError 400 if there is none, or not within the time."""
-    # Shielded: the compiler finishes what it began, for the next request, whoever has stopped waiting.
-    work = asyncio.shield(asyncio.wrap_future(service.engine.compile(constraint)))
-    try:
-        return await asyncio.wait_for(work, _COMPILE_S)
-    except TimeoutError:
-        raise RequestError(
-            f"The grammar of these tools is not compiled within {_COMPILE_S:g} s",
-            param="tools",
-            code="grammar_too_slow",
-        ) from None
 
 
 @dataclass(slots=True)
