@@ -16,7 +16,7 @@ from ..engine.grammar.constraint import Constraint
 from ..engine.grammar.matcher import Grammar
 from ..kernels.errors import ConfigError, RequestError
 from .deltas import DeltaParser, PlainText
-from .message_parser import MessageParser
+from .message_parser import MessageParser, MessageReader
 from .ports import ChatTemplate, Tokenizer
 from .reasoning import formats
 from .reasoning.formats import Begin, ReasoningFormat
@@ -96,12 +96,16 @@ class ChatFormat:
         return formats.begin_of(prompt, self.reasoning)
 
     def parser(self, plan: CallPlan | None, begin: Begin, *, show_reasoning: bool = True) -> DeltaParser:
-        """A reader for one answer."""
+        """A reader for one answer that gives the deltas of a chat message."""
         if plan is None and self.reasoning is None:
             return PlainText()
+        return MessageParser(self.reader(plan, begin), show_reasoning=show_reasoning)
+
+    def reader(self, plan: CallPlan | None, begin: Begin) -> MessageReader:
+        """A reader for one answer."""
         reasoning = None if self.reasoning is None else ReasoningParser(self.reasoning, begin)
         calls = None if plan is None else CallParser(self._dialect, plan.tools, self._new_id, parallel=plan.parallel)
-        return MessageParser(reasoning, calls, show_reasoning=show_reasoning)
+        return MessageReader(reasoning, calls)
 
     def visible_ids(self, plan: CallPlan | None) -> frozenset[int]:
         """The control tokens that a parser for this plan looks for."""

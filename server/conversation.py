@@ -13,9 +13,9 @@ from ..engine.grammar.constraint import Constraint
 from ..engine.grammar.matcher import Grammar
 from ..kernels.errors import RequestError
 from .chat_format import ChatFormat
-from .prompts import Prompt
+from .prompts import Prompt, Rendering
 from .reasoning.formats import Begin
-from .schema.chat import Message, TemplateFields
+from .schema.chat import Message
 from .schema.tools import CallPlan
 from .service import Service
 
@@ -36,7 +36,7 @@ class Conversation:
 async def prepared(
     service: Service,
     messages: Sequence[Message],
-    fields: TemplateFields,
+    fields: Rendering,
     *,
     continued: str | None = None,
     reasoning_limit: int | None = None,

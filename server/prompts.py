@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..kernels.errors import RequestError
 from .chat_format import ChatFormat
 from .ports import Tokenizer
-from .schema.chat import Message, TemplateFields
+from .schema.chat import Message
+from .schema.tools import CallPlan
 
 ResultT = TypeVar("ResultT")
 
@@ -26,6 +27,24 @@ class Prompt:
 
     token_ids: Sequence[int]
     text: str | None  # None: it arrived as ids
+
+
+class Rendering(Protocol):
+    """How a conversation becomes a prompt. None: as the template has it."""
+
+    @property
+    def add_generation_prompt(self) -> bool | None: ...
+    @property
+    def continue_final_message(self) -> bool | None: ...
+    @property
+    def add_special_tokens(self) -> bool | None: ...
+    @property
+    def chat_template_kwargs(self) -> Mapping[str, Any] | None: ...
+    @property
+    def reasoning_effort(self) -> str | None: ...
+    def call_plan(self) -> CallPlan | None:
+        """The tools that the model sees."""
+        ...
 
 
 class Prompter:
@@ -53,11 +72,11 @@ class Prompter:
         """Runs `work` on a worker thread."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, work)
 
-    async def from_messages(self, messages: Sequence[Message], fields: TemplateFields) -> Prompt:
+    async def from_messages(self, messages: Sequence[Message], fields: Rendering) -> Prompt:
         """Renders and tokenizes a conversation."""
         return await self.run(lambda: self._render(messages, fields))
 
-    def _render(self, messages: Sequence[Message], fields: TemplateFields) -> Prompt:
+    def _render(self, messages: Sequence[Message], fields: Rendering) -> Prompt:
         chat = self.chat()
         open_ended = bool(fields.continue_final_message)
         generate = not open_ended if fields.add_generation_prompt is None else fields.add_generation_prompt

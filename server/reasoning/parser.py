@@ -28,6 +28,7 @@ class ReasoningParser:
     def __init__(self, made: ReasoningFormat, begin: Begin) -> None:
         self._format = made
         self._begin = begin
+        self.end_at: int | None = None  # characters up to behind the end marker, 0 without reasoning; None: still open
         self._text = GrowingText()
         self._space = ""  # white space that is reasoning only if more of it follows
         self._steps = self._read()
@@ -48,6 +49,7 @@ class ReasoningParser:
             inside = bool((yield from text.skip_past(self._format.opener))) or inside
         if inside:
             yield from self._reasoning()
+        self.end_at = text.at if inside else 0
         if inside or self._begin is Begin.CLOSED:
             yield from text.skip_space()
         while True:

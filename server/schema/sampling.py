@@ -59,14 +59,11 @@ class RepetitionGuardField(Strict):
     repeats: Whole = Field(ge=2, le=1024)
 
 
-class SamplingFields(Strict):
-    """Sampling, stopping and output fields of chat and completions."""
+class DrawingFields(Strict):
+    """Sampling, stopping and output fields of every generating route."""
 
     model: str | None = None
-    max_tokens: Whole | None = Field(None, ge=0, lt=2**31)
-    n: Whole | None = Field(None, ge=1, le=128)
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     stop: Annotated[StopStrings | None, BeforeValidator(_as_list)] = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
@@ -87,19 +84,10 @@ class SamplingFields(Strict):
     priority: Whole | None = Field(None, ge=-(2**31), lt=2**31)
     speculation: dict[str, Any] | None = None  # {enabled, draft_tokens, report}
     user: str | None = None  # accepted for the client's own books
-    metadata: dict[str, Any] | None = None
 
     def speculation_wishes(self) -> RequestSpeculation:
         """What the request asks of speculation. RequestError 400 names an unknown or malformed setting."""
         return request_speculation(self.speculation)
-
-    def num_choices(self) -> int:
-        """Choices per prompt."""
-        return self.n or 1
-
-    def wants_usage(self) -> bool:
-        """Whether a stream ends with a usage chunk."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def drawn_seed(self) -> int:
         """The request's seed as 64 unsigned bits; a fresh one when there is none, or -1 as elsewhere.
@@ -151,6 +139,23 @@ class SamplingFields(Strict):
             num_logprobs=num_logprobs,
             prompt_logprobs=prompt_logprobs,
         )
+
+
+class SamplingFields(DrawingFields):
+    """The fields that chat and completions share."""
+
+    max_tokens: Whole | None = Field(None, ge=0, lt=2**31)
+    n: Whole | None = Field(None, ge=1, le=128)
+    stream_options: StreamOptions | None = None
+    metadata: dict[str, Any] | None = None  # accepted for the client's own books
+
+    def num_choices(self) -> int:
+        """Choices per prompt."""
+        return self.n or 1
+
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 def choice_seed(seed: int, choice: int) -> int:

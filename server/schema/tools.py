@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from ..tools.definitions import Tool, ToolSet
 from .sampling import Strict
 
-_MAX_TOOLS = 512
+MAX_TOOLS = 512
 _MAX_SIZE = 2**20  # characters of all definitions as JSON
 _MAX_DEPTH = 64  # of a parameter schema
 _MAX_CALLS = 512  # of one message
@@ -42,26 +42,24 @@ class FunctionDefinition(Strict):
             check_schema(parameters)
         return parameters
 
+    def tool(self) -> Tool:
+        """The function as parsers and grammars know it."""
+        return Tool(self.name, self.description or "", self.parameters or {}, bool(self.strict))
+
+    def shown(self) -> dict[str, Any]:
+        """The definition as chat templates expect it."""
+        parameters = self.parameters or {"type": "object", "properties": {}}
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description or "", "parameters": parameters},
+        }
+
 
 class ToolDefinition(Strict):
     """One of `tools`."""
 
     type: Literal["function"]
     function: FunctionDefinition
-
-    def tool(self) -> Tool:
-        """The tool as parsers and grammars know it."""
-        made = self.function
-        return Tool(made.name, made.description or "", made.parameters or {}, bool(made.strict))
-
-    def shown(self) -> dict[str, Any]:
-        """The definition as chat templates expect it."""
-        made = self.function
-        parameters = made.parameters or {"type": "object", "properties": {}}
-        return {
-            "type": "function",
-            "function": {"name": made.name, "description": made.description or "", "parameters": parameters},
-        }
 
 
 class HistoryFunction(Strict):
@@ -93,66 +91,115 @@ class CallPlan:
 
     @property
     def is_strict(self) -> bool:
-        """Whether some tool's arguments are promised to fit its schema."""
-        return any(tool.strict for tool in self.tools.tools)
+        """Whether calls have to be held to something: to a tool's schema, or to a part of the tools that are shown."""
+        return any(tool.strict for tool in self.tools.tools) or len(self.tools.tools) < len(self.shown)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """What `tool_choice` says."""
+
+    may_call: bool = True
+    required: bool = False
+    names: tuple[str, ...] | None = None  # the tools that may be called; None: all
+    one: bool = False  # exactly one call
+
+
+AUTO = ToolChoice()
+_CHOICES = {"auto": AUTO, "none": ToolChoice(may_call=False), "required": ToolChoice(required=True)}
 
 
 class ToolFields(Strict):
     """`tools` and how they may be called."""
 
-    tools: Annotated[list[ToolDefinition], Field(max_length=_MAX_TOOLS)] | None = None
+    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Any = Field(None, json_schema_extra={"description": "auto, none, required, or a named function"})
     parallel_tool_calls: bool | None = None
 
     @field_validator("tools")
     @classmethod
     def _bounded(cls, tools: list[ToolDefinition] | None) -> list[ToolDefinition] | None:
-        names: set[str] = set()
-        size = 0
-        for definition in tools or ():
-            made = definition.function
-            if made.name in names:
-                raise PydanticCustomError("tools", "'{name}' is defined twice", {"name": made.name})
-            names.add(made.name)
-            size += len(made.description or "") + len(json.dumps(made.parameters))
-        if size > _MAX_SIZE:
-            raise PydanticCustomError("tools", "the definitions are longer than {size} characters", {"size": _MAX_SIZE})
+        check_definitions([definition.function for definition in tools or ()])
         return tools
 
     @field_validator("tool_choice")
     @classmethod
-    def _choice(cls, choice: Any, info: ValidationInfo) -> str | None:
-        """'auto', 'none', 'required', or a name behind a colon."""
-        if choice is None or choice in ("auto", "none"):
-            return choice
+    def _choice(cls, choice: Any, info: ValidationInfo) -> ToolChoice:
         tools = cast("list[ToolDefinition] | None", info.data.get("tools"))
-        match choice:
-            case "required":
-                if not tools:
-                    raise PydanticCustomError("tool_choice", "needs 'tools'")
-                return "required"
-            case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
-                if not any(definition.function.name == name for definition in tools or ()):
-                    raise PydanticCustomError("tool_choice", "'{name}' is not one of the tools", {"name": name[:128]})
-                return ":" + name
-            case _:
-                problem = 'must be "auto", "none", "required" or {"type": "function", "function": {"name": ...}}'
-                raise PydanticCustomError("tool_choice", "{problem}", {"problem": problem})
+        return chosen(choice, [definition.function.name for definition in tools or ()])
 
     def may_call(self) -> bool:
         """Whether the answer may call tools."""
-        return bool(self.tools) and self.tool_choice != "none"
+        return bool(self.tools) and (self.tool_choice or AUTO).may_call
 
     def call_plan(self) -> CallPlan | None:
         """What the answer may call; None: nothing, and the model sees no tools."""
-        choice = cast("str | None", self.tool_choice)
-        if not self.tools or not self.may_call():
-            return None
-        tools = ToolSet([definition.tool() for definition in self.tools])
-        shown = [definition.shown() for definition in self.tools]
-        if choice is not None and choice.startswith(":"):
-            return CallPlan(tools.only(choice[1:]), shown, required=True, parallel=False)
-        return CallPlan(tools, shown, choice == "required", self.parallel_tool_calls is not False)
+        functions = [definition.function for definition in self.tools or ()]
+        return planned(functions, self.tool_choice or AUTO, self.parallel_tool_calls)
+
+
+def check_definitions(functions: Sequence[FunctionDefinition]) -> None:
+    """PydanticCustomError if a name comes twice or all are too long."""
+    names: set[str] = set()
+    size = 0
+    for made in functions:
+        if made.name in names:
+            raise PydanticCustomError("tools", "'{name}' is defined twice", {"name": made.name})
+        names.add(made.name)
+        size += len(made.description or "") + len(json.dumps(made.parameters))
+    if size > _MAX_SIZE:
+        raise PydanticCustomError("tools", "the definitions are longer than {size} characters", {"size": _MAX_SIZE})
+
+
+def chosen(choice: Any, names: Sequence[str]) -> ToolChoice:
+    """A `tool_choice` over tools of these names, in the shape of chat or of responses. PydanticCustomError if it is
+    neither, or names another tool."""
+    if choice is None:
+        return AUTO
+    match choice:
+        case "required" if not names:
+            raise PydanticCustomError("tool_choice", "needs 'tools'")
+        case "auto" | "none" | "required":
+            return _CHOICES[choice]
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+            return ToolChoice(required=True, names=(_known(name, names),), one=True)
+        case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [*allowed]}}:
+            return _allowed(mode, allowed, names)
+        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [*allowed]}:
+            return _allowed(mode, allowed, names)
+        case _:
+            problem = 'must be "auto", "none", "required", a function that is named, or a list of allowed ones'
+            raise PydanticCustomError("tool_choice", "{problem}", {"problem": problem})
+
+
+def _allowed(mode: str, tools: Sequence[object], names: Sequence[str]) -> ToolChoice:
+    found: list[str] = []
+    for tool in tools:
+        match tool:
+            case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+                found.append(_known(name, names))
+            case _:
+                raise PydanticCustomError("tool_choice", "an allowed tool must be a function that is named")
+    if not found:
+        raise PydanticCustomError("tool_choice", "no tool is allowed")
+    return ToolChoice(required=mode == "required", names=tuple(found))
+
+
+def _known(name: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise PydanticCustomError("tool_choice", "'{name}' is not one of the tools", {"name": name[:128]})
+    return name
+
+
+def planned(functions: Sequence[FunctionDefinition], choice: ToolChoice, parallel: bool | None) -> CallPlan | None:
+    """What an answer may call; None: nothing, and the model sees no tools."""
+    if not functions or not choice.may_call:
+        return None
+    tools = ToolSet([function.tool() for function in functions])
+    if choice.names is not None:
+        tools = tools.only(*choice.names)
+    shown = [function.shown() for function in functions]
+    return CallPlan(tools, shown, choice.required, parallel is not False and not choice.one)
 
 
 def check_schema(schema: object, depth: int = 0) -> None:

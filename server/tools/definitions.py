@@ -54,9 +54,9 @@ class ToolSet:
         """The tool, or for an unknown name one that takes anything."""
         return self._by_name.get(name) or Tool(name)
 
-    def only(self, name: str) -> ToolSet:
-        """The set of one of these tools."""
-        return ToolSet([self._by_name[name]])
+    def only(self, *names: str) -> ToolSet:
+        """Some of these tools, in their order."""
+        return ToolSet([tool for tool in self.tools if tool.name in names])
 
 
 def resolved(schema: Schema, root: Schema) -> Schema:
