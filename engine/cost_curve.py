@@ -111,8 +111,11 @@ class CostCurve:
         self._factors: dict[int, float] = {}  # by context bucket
 
     def fill(self, decode: Mapping[int, float], prefill: Mapping[int, float]) -> None:
-        """Takes what was measured at load, rows to seconds. A prefill costs at most what as many decodes do."""
-        self.decode.fill(decode)
+        """Takes what was measured at load, rows to seconds. A prefill costs at most what as many decodes do, and beyond
+        the decodes that were measured says what they cost at least: rows that come cheap one by one, while memory is
+        what a step waits for, do not stay so."""
+        widest = max(decode)
+        self.decode.fill({**{rows: cost for rows, cost in prefill.items() if rows > widest}, **decode})
         self.prefill.fill({**decode, **{rows: min(cost, decode.get(rows, cost)) for rows, cost in prefill.items()}})
 
     def seconds(self, rows: int, sequences: int = 1, context: int = 0) -> float:

@@ -22,13 +22,15 @@ from .runner import StepRunner
 from .scheduler import StepLimits
 from .sequence import Rows, Sequence
 
-DECODE_POINTS = (8, 4, 2, 16, 3, 6, 12, 32)  # by importance: the time may not suffice for all
-PREFILL_POINTS = (64, 16, 256, 512)
-ALWAYS = 3  # points that are worth more than the time allowed: without them nothing is known of rows
+POINTS = (  # by importance, (rows, all of them want logits): the time may not suffice for all
+    *((8, True), (32, True), (64, False), (4, True), (16, True), (2, True), (16, False)),
+    *((3, True), (6, True), (256, False), (12, True), (512, False)),
+)
+ALWAYS = 3  # points that are worth more than the time allowed: eight rows may be nearly free and 32 not at all
 WHOLE_STEPS = 24  # as many single-row steps in the time allowed mean: time the whole program
 DEPTH = 6  # a deeper copy has this part of the layers more than the shallow one
 TRIES = 2  # the faster one counts
-LONG_TRY = 0.1  # seconds after which a second try is not worth it
+LONG_TRY = 0.03  # seconds after which a second try is not worth it
 
 Measured: TypeAlias = tuple[dict[int, float], dict[int, float]]
 Timer: TypeAlias = Callable[[int, bool], float]  # (rows, all of them want logits) -> seconds
@@ -68,12 +70,11 @@ class CostProbe:
         timer = partial(self._time, runner)
         if single * WHOLE_STEPS > seconds and time.perf_counter() < deadline:
             timer = self._shallow_timer(program, single) or timer
-        points = [(rows, True) for rows in DECODE_POINTS if rows <= min(largest, self._limits.max_logits_rows)]
-        for position, rows in enumerate(rows for rows in PREFILL_POINTS if rows <= largest):
-            points.insert(3 * position + 1, (rows, False))
-        for number, (rows, all_logits) in enumerate(points):
+        for number, (rows, all_logits) in enumerate(POINTS):
             if number >= ALWAYS and time.perf_counter() >= deadline:
                 break
+            if rows > (min(largest, self._limits.max_logits_rows) if all_logits else largest):
+                continue
             (decode if all_logits else prefill)[rows] = timer(rows, all_logits)
         return decode, prefill
 

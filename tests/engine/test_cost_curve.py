@@ -35,10 +35,18 @@ def test_measured_points_are_kept_and_the_rest_lies_on_lines() -> None:
     curve.fill({1: 0.010, 8: 0.017, 2: 0.011}, {64: 0.1, 256: 0.4})
     assert curve.seconds(1) == 0.010 and curve.seconds(8) == 0.017
     assert curve.seconds(5) == pytest.approx(0.014)
-    assert curve.seconds(16) == pytest.approx(0.025)
+    assert curve.seconds(16) == pytest.approx(0.017 + 8 * (0.1 - 0.017) / 56)
     assert curve.mixed_seconds(160, 1) == pytest.approx(0.25)
     assert curve.mixed_seconds(512, 1) == pytest.approx(0.8)
     assert curve.mixed_seconds(8, 1) == 0.017, "no more than eight decodes"
+
+
+def test_rows_beyond_the_measured_decodes_cost_at_least_what_prefills_do() -> None:
+    """Eight rows that wait for memory cost little more than four; thirty wait for arithmetic."""
+    curve = CostCurve(512)
+    curve.fill({1: 0.034, 4: 0.050, 8: 0.055}, {64: 0.4})
+    assert curve.seconds(64) == pytest.approx(0.4)
+    assert curve.seconds(32) == pytest.approx(0.055 + 24 * (0.4 - 0.055) / 56)
 
 
 def test_rows_never_cost_more_than_in_several_steps() -> None:
@@ -115,7 +123,7 @@ def test_the_probe_leaves_the_cache_as_it_was(seconds: float) -> None:
     pools = dict(zip(program.kv_groups, drive.backend.pools, strict=True))  # type: ignore[attr-defined]
     probe = CostProbe(drive.backend, pools, core.cache, core.scheduler.limits)
     decode, prefill = probe.measure(core.runner, program, seconds, 256)
-    assert {1, 8} <= decode.keys() and 64 in prefill, "a slow machine still learns what rows cost"
+    assert {1, 8, 32} <= decode.keys() and 64 in prefill, "a slow machine still learns what rows cost"
     if seconds:
         assert {1, 2, 4, 8} <= decode.keys() and prefill
     drive.check_idle()
