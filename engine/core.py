@@ -144,15 +144,15 @@ class EngineCore:
 
     # --- one step --------------------------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """Runs one step, if there is work, and collects what it gave in `outbox`."""
+    def step(self) -> str | None:
+        """Runs one step, if there is work, and collects what it gave in `outbox`. Returns the step's kind."""
         speculation, scheduler = self.speculation, self.scheduler
         speculation.prepare(scheduler.running, bool(scheduler.waiting))
         prescribe(scheduler.running, self.session.arming.verifies)
         plan = scheduler.schedule()
         entries = plan.entries
         if not entries:
-            return
+            return None
         started = time.monotonic()
         drafts = constrain(entries, speculation.draft(entries))
         num_rows = sum([rows.num_rows for rows in entries]) + sum(map(len, drafts))
@@ -162,8 +162,10 @@ class EngineCore:
                 self.solo = entries[0].sequence.submission.request_id
         self._run(entries, drafts, may_retry=True)
         self.solo = None
-        self._book(plan, num_rows, time.monotonic() - started)
+        kind = plan.kind
+        self._book(plan, kind, num_rows, time.monotonic() - started)
         speculation.finish(len(entries), num_rows, plan.num_prefill_rows)
+        return kind
 
     def _note_first_rows(self, entries: Entries, now: float) -> None:
         for rows in entries:
@@ -174,12 +176,12 @@ class EngineCore:
                 self.metrics.prompt_tokens += request.num_prompt
                 self.metrics.queue.observe(now - request.submitted_at)
 
-    def _book(self, plan: Plan[ActiveRequest], num_rows: int, seconds: float) -> None:
+    def _book(self, plan: Plan[ActiveRequest], kind: str, num_rows: int, seconds: float) -> None:
         self.num_steps += 1
         if plan.num_prefill_rows or not self.num_steps % LEARN_EVERY:
             self._learn(plan, num_rows, seconds)
         self.metrics.step_rows.observe(num_rows)
-        self.metrics.step_seconds[plan.kind].observe(seconds)
+        self.metrics.step_seconds[kind].observe(seconds)
 
     def _learn(self, plan: Plan[ActiveRequest], num_rows: int, seconds: float) -> None:
         context = sum([rows.num_rows * rows.start for rows in plan.entries]) // num_rows

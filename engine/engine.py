@@ -327,16 +327,18 @@ class Engine:
 
     def _turn(self) -> None:
         """The inbox, one step, and its results. Sleeps when there is nothing to do."""
-        core, inbox = self._core, self._inbox
+        core, inbox, backend = self._core, self._inbox, self._resources.backend
         if not core.has_work:
             inbox.get()()
+        began, native = time.monotonic(), backend.native_time
         while not inbox.empty():
             inbox.get()()
-        if core.has_work:
-            core.step()
-            self._progress_at = time.monotonic()
+        kind = core.step() if core.has_work else None
         if core.outbox:
             self._deliver()
+        if kind is not None:
+            self._progress_at = now = time.monotonic()
+            self.metrics.turn_seconds[kind].add(now - began, native, backend.native_time)
 
     def _deliver(self) -> None:
         """Hands out what the step gave, in order, and closes the books of what ended."""

@@ -15,6 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from ..kernels.backend import NativeTime
+
 LATENCY = (
     0.001,
     0.0025,
@@ -37,6 +39,7 @@ LATENCY = (
 )
 STEP = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.12, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+KINDS = ("decode", "mixed", "prefill")  # of steps, see Plan.kind
 PREFIX = "surefoot_"
 
 
@@ -69,6 +72,24 @@ class Tally:
         return result
 
 
+class TurnTimes:
+    """What turns of the engine thread took, from the inbox to the last output handed out, by who had the time."""
+
+    __slots__ = ("native", "python", "waiting")
+
+    def __init__(self) -> None:
+        self.native = 0.0
+        self.waiting = 0.0  # for the GIL, when native code had ended
+        self.python = 0.0  # the rest
+
+    def add(self, seconds: float, before: NativeTime, after: NativeTime) -> None:
+        """A turn, and the backend's clock before and after it."""
+        native, waiting = after.running - before.running, after.waiting - before.waiting
+        self.native += native
+        self.waiting += waiting
+        self.python += seconds - native - waiting
+
+
 class Levels(NamedTuple):
     """What others count, read when somebody scrapes."""
 
@@ -93,7 +114,8 @@ class Metrics(Collector):
         self.whole_request = Tally(LATENCY)
         self.queue = Tally(LATENCY)
         self.step_rows = Tally(ROWS)
-        self.step_seconds: dict[str, Tally] = {kind: Tally(STEP) for kind in ("decode", "mixed", "prefill")}
+        self.step_seconds: dict[str, Tally] = {kind: Tally(STEP) for kind in KINDS}
+        self.turn_seconds: dict[str, TurnTimes] = {kind: TurnTimes() for kind in KINDS}
         self._read_levels = read_levels
         registry.register(self)
 
@@ -129,6 +151,19 @@ class Metrics(Collector):
             ("step_faults", "Steps that failed and were run again request by request.", self.step_faults),
         ):
             yield CounterMetricFamily(PREFIX + name, text, value)
+        yield self._turns()
+
+    def _turns(self) -> Metric:
+        turns = CounterMetricFamily(
+            f"{PREFIX}engine_turn_seconds",
+            "Time of the engine thread per step, in native code, waiting for the GIL after it, and in Python.",
+            labels=["kind", "part"],
+        )
+        for kind, times in self.turn_seconds.items():
+            turns.add_metric([kind, "native"], times.native)
+            turns.add_metric([kind, "gil_wait"], times.waiting)
+            turns.add_metric([kind, "python"], times.python)
+        return turns
 
     def _histograms(self) -> Iterator[Metric]:
         for name, text, tally in (

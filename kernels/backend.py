@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,13 @@ class Limits:
     max_rows: int  # rows of one step
     max_logits_rows: int  # rows of one step that want logits
     max_sequences: int  # sequences of one step, and slots in each block table
+
+
+class NativeTime(NamedTuple):
+    """Seconds that steps and draws have spent in native code without the GIL, and have then waited for it."""
+
+    running: float = 0.0
+    waiting: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +143,11 @@ class Backend(Protocol):
     @property
     def arithmetic(self) -> str:
         """Version of the arithmetic; part of the fingerprint. Changes whenever results change in any bit."""
+        ...
+
+    @property
+    def native_time(self) -> NativeTime:
+        """So far, over all executors. Zeros where nothing is native: all of a step then counts as Python."""
         ...
 
     def block_bytes(self, group: KvGroup, kv_type: KvType) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.kernels.backend import DrawRequest, Executor, KvPool, Limits, StepBatch
+from surefoot.kernels.backend import DrawRequest, Executor, KvPool, Limits, NativeTime, StepBatch
 from surefoot.kernels.errors import StepCancelled, StepError
 from surefoot.kernels.formats import KvType
 from surefoot.kernels.program import BLOCK, Buffer, KvGroup, Program, Rows
@@ -148,6 +148,7 @@ class FakeBackend:
     arithmetic = "fake-1"
 
     def __init__(self) -> None:
+        self.native_time = NativeTime()
         self.executor: FakeExecutor | None = None
         self.pools: list[FakePool] = []
         self.script: Callable[[FakeSampler, int], int | None] | None = None  # (sampler, output position) -> token

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend import DrawRequest, Executor, KvPool, Limits, RowHandle, Sampler, StepBatch
+from ..backend import DrawRequest, Executor, KvPool, Limits, NativeTime, RowHandle, Sampler, StepBatch
 from ..errors import ConfigError, StepCancelled, StepError
 from ..formats import KvType
 from ..program import KvGroup, Program
@@ -51,6 +51,10 @@ class CpuBackend:
     @property
     def arithmetic(self) -> str:
         return ARITHMETIC
+
+    @property
+    def native_time(self) -> NativeTime:
+        return NativeTime(*self.runtime.native_time)
 
     def block_bytes(self, group: KvGroup, kv_type: KvType) -> int:
         return _ops.block_bytes(_KV_FORMATS[kv_type], group.key_dim, group.value_dim, group.num_layers, group.kv_heads)

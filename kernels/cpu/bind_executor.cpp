@@ -12,6 +12,7 @@
 #include "probe.h"
 #include "product_stage.h"
 #include "row_stage.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -62,6 +63,7 @@ void bind_runtime(nb::module_& m) {
   nb::class_<Runtime>(m, "Runtime")
       .def(nb::init<const std::string&, int>(), "isa"_a, "threads"_a)
       .def_prop_ro("threads", [](const Runtime& r) { return r.pool.threads(); })
+      .def_prop_ro("native_time", [](const Runtime& r) { return std::make_tuple(r.time.running, r.time.waiting); })
       .def(
           "probe",
           [](Runtime& r, const std::vector<int>& chunks, double chunk_microseconds, int cancel_after) {
@@ -235,7 +237,7 @@ void bind_running(nb::class_<Executor>& c) {
         [](Executor& e, Ints token_ids, Ints positions, Ints row_offsets, Ints slots, Ints logits_rows,
            const std::vector<int>& taps) {
           Step step = make_step(token_ids, positions, row_offsets, slots, logits_rows, taps, e.num_taps());
-          nb::gil_scoped_release release;
+          const Unlocked unlocked(e.runtime().time);
           return int(e.step(std::move(step)));
         })
       .def("cancel", &Executor::cancel)

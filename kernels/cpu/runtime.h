@@ -29,6 +29,11 @@ struct AttendWorkspace {
   std::vector<float> records;               // partial results of split tasks
 };
 
+// Seconds that steps and draws have spent in native code, and then waited for the GIL to go back to Python.
+struct NativeTime {
+  double running = 0, waiting = 0;
+};
+
 class Runtime : public std::enable_shared_from_this<Runtime> {
  public:
   Runtime(const std::string& isa, int threads) : kernels(find_kernels(isa)), pool(threads) {
@@ -37,6 +42,7 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   const Kernels kernels;
   ThreadPool pool;  // runs one job at a time: executors of one runtime belong to one thread
   AttendWorkspace attend;
+  NativeTime time;  // written with the GIL held
 };
 
 // A weight packed for the kernels: one matrix, or one for each expert.

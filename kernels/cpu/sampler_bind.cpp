@@ -11,6 +11,7 @@
 
 #include "runtime.h"
 #include "sampler.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -111,7 +112,7 @@ class Drawer {
     std::vector<DrawTask> tasks;
     for (nb::handle request : requests) tasks.push_back(task_of(logits, request));
     {
-      nb::gil_scoped_release release;
+      const Unlocked unlocked(runtime_->time);
       DrawJob job(kernels(), tasks, scratch_);
       runtime_->pool.run(job, 1);
     }

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ..backend import DrawRequest, Executor, KvPool, Limits, Sampler
+from ..backend import DrawRequest, Executor, KvPool, Limits, NativeTime, Sampler
 from ..errors import ConfigError
 from ..formats import KvType
 from ..program import KvGroup, Program, Weight
@@ -41,6 +41,10 @@ class ReferenceBackend:
     @property
     def arithmetic(self) -> str:
         return f"reference-1/torch-{torch.__version__}"
+
+    @property
+    def native_time(self) -> NativeTime:
+        return NativeTime()
 
     def block_bytes(self, group: KvGroup, kv_type: KvType) -> int:
         return cache.block_bytes(group)

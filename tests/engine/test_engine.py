@@ -14,7 +14,7 @@ from fake_backend import FakeBackend, FakeModel, fail_when
 from surefoot.engine.config import EngineConfig
 from surefoot.engine.engine import Engine
 from surefoot.engine.request import FinishReason, GenerationParams, Output, Submission
-from surefoot.kernels.backend import StepBatch
+from surefoot.kernels.backend import NativeTime, StepBatch
 from surefoot.kernels.errors import RequestError
 
 
@@ -333,3 +333,26 @@ def test_metrics_count_tokens_and_requests(harness: Callable[..., Harness]) -> N
     assert sample("kv_blocks", group="group0", state="held") == 0
     assert sample("step_seconds_count", kind="decode") == 16
     assert sample("requests_running") == sample("requests_waiting") == 0
+
+
+def test_a_turns_time_is_native_or_waits_for_the_gil_or_is_python(harness: Callable[..., Harness]) -> None:
+    one = harness()
+
+    def native(_: StepBatch) -> None:
+        running, waiting = one.backend.native_time
+        one.backend.native_time = NativeTime(running + 3.0, waiting + 1.0)
+        time.sleep(0.002)
+
+    one.executor.before_step = native
+    one.submit("a", range(70), params(max_tokens=9)).wait()
+    one.engine.stop()  # the last turn is booked after its outputs are out
+
+    def seconds(kind: str, part: str) -> float:
+        value = one.engine.registry.get_sample_value("surefoot_engine_turn_seconds_total", {"kind": kind, "part": part})
+        assert value is not None
+        return value
+
+    assert (seconds("prefill", "native"), seconds("prefill", "gil_wait")) == (3, 1)
+    assert (seconds("decode", "native"), seconds("decode", "gil_wait")) == (24, 8)
+    assert 8 * 0.002 < seconds("decode", "python") + 32 < 8
+    assert seconds("mixed", "native") == seconds("mixed", "gil_wait") == seconds("mixed", "python") == 0

@@ -7,9 +7,11 @@ import pytest
 from harness import ProgramRunner
 from tiny_programs import SHAPES, VOCABULARY, tiny_program
 
-from surefoot.kernels.cpu.backend import CpuBackend
+from surefoot.kernels.backend import DrawRequest
+from surefoot.kernels.cpu.backend import CpuBackend, CpuExecutor
 from surefoot.kernels.formats import KvType, WeightType
 from surefoot.kernels.reference.backend import ReferenceBackend
+from surefoot.kernels.sampling import SamplingSpec
 
 FLOATS = (WeightType.F32, WeightType.F16, WeightType.BF16)
 
@@ -53,3 +55,17 @@ def test_taps_are_what_entered_the_layer(backend: CpuBackend, name: str) -> None
         assert native.outputs[tap].shape == reference.outputs[tap].shape
         np.testing.assert_allclose(native.outputs[tap], reference.outputs[tap], atol=0.1)
     np.testing.assert_allclose(native.outputs["residual.0"], reference.outputs["residual.0"], rtol=1e-6)
+
+
+def test_steps_and_draws_are_on_the_clock(backend: CpuBackend) -> None:
+    program = tiny_program(SHAPES["windowed"])
+    native = ProgramRunner(backend, program)
+    assert isinstance(native.executor, CpuExecutor)
+    start = backend.native_time
+    native.step({0: [5, 6, 7, 8]})
+    stepped = backend.native_time
+    assert stepped.running - start.running >= native.executor.last_seconds > 0
+    sampler = backend.sampler(SamplingSpec(seed=1), (), VOCABULARY)
+    backend.draw(native.executor, [DrawRequest(sampler, 0, 0)])
+    assert backend.native_time.running > stepped.running
+    assert backend.native_time.waiting >= stepped.waiting >= start.waiting
