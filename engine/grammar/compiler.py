@@ -35,7 +35,7 @@ COMPILE_SECONDS = 10.0  # that a request waits for its grammar
 _WORKERS = 2
 _STACK_BYTES = 256 * 2**20  # reserved, not used: rules that refer to each other are followed recursively
 _MAX_PENDING = 64
-_MAX_GRAMMARS = 256
+_MAX_GRAMMARS = 64
 _MAX_BYTES = 256 * 2**20
 _BYTES_PER_GRAMMAR = 2**20  # measured, as the next one: of a small grammar
 _BYTES_PER_SECOND = 128 * 2**20  # of what a compiler can allocate in a second of its own time
@@ -45,7 +45,7 @@ _SLOW_MASK_SECONDS = 0.1  # of a mask that was computed before; ordinary ones ta
 _MAX_REASON = 300  # characters
 
 _LIMITS = LLParserLimits(
-    max_lexer_states=50_000,  # 1 to 2 kB each
+    max_lexer_states=20_000,  # 1 to 2 kB each; ordinary grammars have some hundreds
     max_grammar_size=200_000,
     verbose_errors=False,
 )

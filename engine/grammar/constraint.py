@@ -19,6 +19,7 @@ class ConstraintKind(Enum):
     JSON_OBJECT = "json_object"  # any JSON object; the text is empty
     REGEX = "regex"  # a regular expression that the whole answer matches
     CHOICE = "choice"  # a JSON array of strings, of which the answer is one
+    GBNF = "gbnf"  # a grammar in llama.cpp's notation; rule `root` is the answer
     LARK = "lark"  # a grammar in llguidance's dialect of Lark; rule `start` is the answer
 
 
@@ -59,6 +60,11 @@ class Constraint:
         text as well); `<|name|>` is the control token of that name. A value of a JSON Schema: `json_schema.json_rule`.
         """
         return cls(ConstraintKind.LARK, grammar, param)
+
+    @classmethod
+    def gbnf(cls, grammar: str, param: str) -> Constraint:
+        """A grammar in llama.cpp's notation, whose rule `root` is the answer."""
+        return cls(ConstraintKind.GBNF, grammar, param)
 
 
 def _json_text(value: object) -> str:

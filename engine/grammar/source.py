@@ -10,6 +10,7 @@ from typing import cast
 from llguidance import LLMatcher
 
 from .constraint import Constraint, ConstraintKind
+from .gbnf_lark import lark_of_gbnf
 from .json_schema import enforceable
 
 MAX_TEXT = 128 * 1024  # characters of a constraint
@@ -62,6 +63,10 @@ def _lark(text: str) -> dict[str, object]:
     return _lark_grammar(_checked(text))
 
 
+def _gbnf(text: str) -> dict[str, object]:
+    return _lark_grammar(lark_of_gbnf(text))
+
+
 def _checked(text: str) -> str:
     for attributes in _ATTRIBUTES.findall(text):
         if refused := _REFUSED_ATTRIBUTE.search(attributes):
@@ -79,4 +84,5 @@ _WRITERS: dict[ConstraintKind, Callable[[str], dict[str, object]]] = {
     ConstraintKind.REGEX: _regex,
     ConstraintKind.CHOICE: _choice,
     ConstraintKind.LARK: _lark,
+    ConstraintKind.GBNF: _gbnf,
 }

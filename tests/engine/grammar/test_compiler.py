@@ -249,6 +249,17 @@ HOSTILE: dict[str, Callable[[], Constraint]] = {
     "many terminals": lambda: lark("start: " + " | ".join(f"/[a-z]*{n}/" for n in range(6_000))),
     "brackets": lambda: lark("start: " + "[" * 60_000),
     "tildes": lambda: lark("start: A\nA: " + "~" * 100_000 + '"a"'),
+    "gbnf chain": lambda: Constraint.gbnf(
+        "root ::= r0\n" + chain(490, lambda n: f"r{n} ::= r{n + 1}") + '\nr490 ::= "a"', "p"),
+    "gbnf circle": lambda: Constraint.gbnf(
+        "root ::= r0\n" + chain(490, lambda n: f'r{n} ::= "a"? r{n + 1} r{(n * 7) % 490}?') + '\nr490 ::= "a"', "p"),
+    "gbnf doubling": lambda: Constraint.gbnf(
+        "root ::= r0\n" + chain(60, lambda n: f"r{n} ::= r{n + 1} r{n + 1}") + '\nr60 ::= "a"', "p"),
+    "gbnf literal": lambda: Constraint.gbnf(
+        'root ::= "' + "".join(chr(0x4E00 + n % 20_000) for n in range(16_000)) + '" root?', "p"),
+    "gbnf counts": lambda: Constraint.gbnf('root ::= ((("a"{999}){999}){999} root?){999}', "p"),
+    "gbnf set": lambda: Constraint.gbnf(
+        "root ::= [" + "".join(chr(0x4E00 + 2 * n) for n in range(16_000)) + "] root?", "p"),
     "nested json": lambda: lark("start: %json " + nested('{"items":', "{}", "}", 10_000)),
 }  # fmt: skip
 
