@@ -9,6 +9,7 @@ import hashlib
 import secrets
 import string
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..engine.grammar.budget import ReasoningBudget
@@ -24,7 +25,7 @@ from .reasoning.parser import ReasoningParser
 from .schema.tools import CallPlan
 from .tools import registry
 from .tools.call_parser import CallParser
-from .tools.constraint import answer_grammar
+from .tools.constraint import answer_grammar, reasoned
 from .tools.dialect import Dialect
 from .tools.grammar import quoted
 from .tools.prompting import described
@@ -113,14 +114,25 @@ class ChatFormat:
         ids = [self._control_id(marker) for marker in markers]
         return frozenset(token for token in ids if token is not None)
 
-    def constraint(self, plan: CallPlan | None, begin: Begin) -> Constraint | None:
-        """What the answer has to follow: it must call, or its calls must fit strict schemas. None: no such promise."""
-        if plan is None or not (plan.required or plan.is_strict):
+    def constraint(self, plan: CallPlan | None, begin: Begin, answer: Constraint | None = None) -> Constraint | None:
+        """What the answer has to follow: it must call, its calls must fit strict schemas, or its text, if it is none
+        that only calls, must be as `answer` says. None: no such promise."""
+        if plan is None:
+            return None if answer is None else replace(answer, frame=reasoned(self.reasoning, begin, self._spell))
+        if answer is None and not (plan.required or plan.is_strict):
             return None
         calls = self._dialect.grammar(plan.tools, plan.parallel, self._spell)
         text = answer_grammar(
-            self._dialect, calls, self._spell, required=plan.required, reasoning=self.reasoning, begin=begin
+            self._dialect,
+            calls,
+            self._spell,
+            required=plan.required,
+            reasoning=self.reasoning,
+            begin=begin,
+            constrained=answer is not None,
         )
+        if answer is not None and not plan.required:
+            return replace(answer, frame=text)
         return Constraint.lark(text, "tool_choice" if plan.required else "tools")
 
     def budgeted(self, grammar: Grammar | None, limit: int | None, begin: Begin, vocab_size: int) -> Grammar | None:

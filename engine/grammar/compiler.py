@@ -14,6 +14,7 @@ import time
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from ...kernels.errors import RequestError
 from .cache import BoundedCache
-from .constraint import Constraint, ConstraintKind
+from .constraint import Constraint
 from .matcher import Grammar
 from .matching import CompiledGrammar, fault_text
 from .source import grammar_source
@@ -50,7 +51,7 @@ _LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 
-_Key: TypeAlias = tuple[ConstraintKind, str, str]
+_Key: TypeAlias = Constraint  # but for whose sake it is compiled
 _Result: TypeAlias = LLMatcher | str  # a grammar before its first token, or why there is none
 
 
@@ -71,7 +72,7 @@ class Grammars:
     def compile(self, constraint: Constraint) -> Future[Grammar]:
         """A compiled grammar, at once if it is known. RequestError: 400 says why there can be none, 429 when too many
         are being compiled."""
-        key = (constraint.kind, constraint.text, constraint.before)
+        key = replace(constraint, param="")
         answer: Future[Grammar] = Future()
         with self._lock:
             result = self._kept.get(key)
@@ -120,7 +121,7 @@ class Grammars:
             result = vocabulary if isinstance(vocabulary, str) else _compiled(vocabulary, constraint)
             size = _BYTES_PER_GRAMMAR + int(_BYTES_PER_SECOND * (time.thread_time() - began))
             with self._lock:
-                self._kept.put(key, result, len(result) + len(key[1]) if isinstance(result, str) else size)
+                self._kept.put(key, result, len(result) + len(key.text) if isinstance(result, str) else size)
             return result
         finally:
             with self._lock:

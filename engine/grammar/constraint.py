@@ -1,7 +1,8 @@
 """What an answer must look like, as a value: made by whoever reads requests, compiled by the engine. Knows no library.
 
-A constraint holds for the whole answer, from its first token to its last. Where the model writes markers around the
-constrained part, the constraint describes them too: in `before` (reasoning), or as a whole (tool calls: `lark`).
+A constraint holds for the whole answer, from its first token to its last. What the model may write around the
+constrained part, or instead of it, belongs to the constraint: in `frame` (reasoning before it, tool calls instead of
+it).
 """
 
 from __future__ import annotations
@@ -30,17 +31,21 @@ class Constraint:
     kind: ConstraintKind
     text: str
     param: str = "response_format"  # the request's field that asked for it: errors name it
-    before: str = ""  # rules of a Lark grammar, one of them called `before`: what precedes the constrained part
+    frame: str = ""  # a Lark grammar of the whole answer, in which `@answer` stands for the constrained part
+    lenient: bool = False  # keywords of a JSON Schema that no grammar can express are left aside, not refused
+    whitespace: str | None = None  # a pattern: what may stand between two tokens of JSON, if not what usually may
 
     @classmethod
-    def json_schema(cls, schema: object, param: str) -> Constraint:
+    def json_schema(
+        cls, schema: object, param: str, *, lenient: bool = False, whitespace: str | None = None
+    ) -> Constraint:
         """The answer is one JSON value of this schema (a mapping, or true for any). Order of keys is kept."""
-        return cls(ConstraintKind.JSON_SCHEMA, _json_text(schema), param)
+        return cls(ConstraintKind.JSON_SCHEMA, _json_text(schema), param, lenient=lenient, whitespace=whitespace)
 
     @classmethod
-    def json_object(cls, param: str) -> Constraint:
+    def json_object(cls, param: str, *, whitespace: str | None = None) -> Constraint:
         """The answer is any JSON object."""
-        return cls(ConstraintKind.JSON_OBJECT, "", param)
+        return cls(ConstraintKind.JSON_OBJECT, "", param, whitespace=whitespace)
 
     @classmethod
     def regex(cls, pattern: str, param: str) -> Constraint:

@@ -26,15 +26,23 @@ _SINGLE = frozenset(
 )
 
 
-def enforceable(schema: object) -> dict[str, object]:
-    """The schema with our options and without formats that nothing defines. Raises ValueError for what is no schema."""
+def enforceable(schema: object, *, lenient: bool = False, whitespace: str | None = None) -> dict[str, object]:
+    """The schema with our options and without formats that nothing defines. Raises ValueError for what is no schema.
+
+    `lenient`: keywords that cannot be enforced are left aside. `whitespace`: a pattern instead of WHITESPACE.
+    """
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
     if not isinstance(schema, Mapping):
         raise ValueError("a schema is an object or a boolean")
     copy = _without_annotations(cast(object, schema), MAX_DEPTH)
     assert isinstance(copy, dict)
-    return {**cast(dict[str, object], copy), "x-guidance": {"whitespace_pattern": WHITESPACE}}
+    options: dict[str, object] = {"whitespace_pattern": WHITESPACE if whitespace is None else whitespace}
+    if whitespace == "":
+        options = {"whitespace_flexible": False}
+    if lenient:
+        options["lenient"] = True
+    return {**cast(dict[str, object], copy), "x-guidance": options}
 
 
 def json_rule(schema: object) -> str:

@@ -25,46 +25,51 @@ _REFUSED_ATTRIBUTE = re.compile(r"\b(temperature|max_tokens|stop)\s*=")
 
 def grammar_source(constraint: Constraint) -> str:
     """The source of a constraint's grammar. Raises ValueError, whose text says what is wrong."""
-    if len(constraint.text) > MAX_TEXT:
-        raise ValueError(f"its {len(constraint.text)} characters are more than the {MAX_TEXT} that are compiled")
-    answer = _WRITERS[constraint.kind](constraint.text)
-    if not constraint.before:
+    size = len(constraint.text) + len(constraint.frame)
+    if size > MAX_TEXT:
+        raise ValueError(f"its {size} characters are more than the {MAX_TEXT} that are compiled")
+    answer = _WRITERS[constraint.kind](constraint)
+    if not constraint.frame:
         return json.dumps({"grammars": [answer]})
-    whole = f"start: before @{_ANSWER}\n{_checked(constraint.before)}"
-    return json.dumps({"grammars": [{"name": "whole", "lark_grammar": whole}, answer]})
+    return json.dumps({"grammars": [{"name": "whole", "lark_grammar": _checked(constraint.frame)}, answer]})
 
 
-def _json_schema(text: str) -> dict[str, object]:
+def _json_schema(constraint: Constraint) -> dict[str, object]:
     try:
-        schema = json.loads(text)
+        schema = json.loads(constraint.text)
     except RecursionError:
         raise ValueError("the schema is nested too deeply") from None
-    return {"name": _ANSWER, "json_schema": enforceable(schema)}
+    return _json(schema, constraint)
 
 
-def _json_object(_: str) -> dict[str, object]:
-    return {"name": _ANSWER, "json_schema": enforceable({"type": "object"})}
+def _json_object(constraint: Constraint) -> dict[str, object]:
+    return _json({"type": "object"}, constraint)
 
 
-def _regex(text: str) -> dict[str, object]:
-    (grammar,) = json.loads(LLMatcher.grammar_from_regex(text))["grammars"]
+def _json(schema: object, constraint: Constraint) -> dict[str, object]:
+    made = enforceable(schema, lenient=constraint.lenient, whitespace=constraint.whitespace)
+    return {"name": _ANSWER, "json_schema": made}
+
+
+def _regex(constraint: Constraint) -> dict[str, object]:
+    (grammar,) = json.loads(LLMatcher.grammar_from_regex(constraint.text))["grammars"]
     return {**grammar, "name": _ANSWER}
 
 
-def _choice(text: str) -> dict[str, object]:
-    choices = cast(list[object], json.loads(text))
+def _choice(constraint: Constraint) -> dict[str, object]:
+    choices = cast(list[object], json.loads(constraint.text))
     if not choices or len(choices) > _MAX_CHOICES:
         raise ValueError(f"there must be 1 to {_MAX_CHOICES} choices, not {len(choices)}")
     terminals = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
     return _lark_grammar(f"start: CHOICE\nCHOICE: {terminals}\n")
 
 
-def _lark(text: str) -> dict[str, object]:
-    return _lark_grammar(_checked(text))
+def _lark(constraint: Constraint) -> dict[str, object]:
+    return _lark_grammar(_checked(constraint.text))
 
 
-def _gbnf(text: str) -> dict[str, object]:
-    return _lark_grammar(lark_of_gbnf(text))
+def _gbnf(constraint: Constraint) -> dict[str, object]:
+    return _lark_grammar(lark_of_gbnf(constraint.text))
 
 
 def _checked(text: str) -> str:
@@ -78,7 +83,7 @@ def _lark_grammar(text: str) -> dict[str, object]:
     return {"name": _ANSWER, "lark_grammar": text}
 
 
-_WRITERS: dict[ConstraintKind, Callable[[str], dict[str, object]]] = {
+_WRITERS: dict[ConstraintKind, Callable[[Constraint], dict[str, object]]] = {
     ConstraintKind.JSON_SCHEMA: _json_schema,
     ConstraintKind.JSON_OBJECT: _json_object,
     ConstraintKind.REGEX: _regex,

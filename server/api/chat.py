@@ -22,6 +22,7 @@ from ..reply import reply
 from ..schema.chat import ChatRequest
 from ..schema.sampling import choice_seed
 from ..service import Service, new_id, service_of
+from ..structured import constraint_of
 
 router = APIRouter()
 
@@ -35,7 +36,12 @@ async def create_chat_completion(request: Request) -> Response:
     model = service.model.check(body.model)
     service.bridge.admit(body.num_choices())
     talk = await prepared(
-        service, body.messages, body, continued=body.continued(), reasoning_limit=body.reasoning_limit()
+        service,
+        body.messages,
+        body,
+        answer=constraint_of(body),
+        continued=body.continued(),
+        reasoning_limit=body.reasoning_limit(),
     )
     limit = service.prompter.answer_limit(talk.prompt, body.token_limit(), None, "messages")
     seed, wishes = body.drawn_seed(), body.speculation_wishes()

@@ -9,6 +9,7 @@ from typing import Any, cast
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from ...engine.grammar.matcher import Grammar
 from ...engine.request import Finish, Output
 from ..bridge import Choice
 from ..choices import (
@@ -30,6 +31,7 @@ from ..reply import reply
 from ..schema.completions import CompletionRequest
 from ..schema.sampling import choice_seed
 from ..service import Service, new_id, service_of
+from ..structured import compiled, constraint_of
 
 router = APIRouter()
 
@@ -46,14 +48,17 @@ async def create_completion(request: Request) -> Response:
     service.bridge.admit(len(body.prompt) * body.num_choices())
     prompts = await service.prompter.from_items(body.prompt)
     seed = body.drawn_seed()
-    choices = [choice for prompt in prompts for choice in _choices_of(prompt, body, seed, service)]
+    grammar = await compiled(service.engine, constraint_of(body))
+    choices = [choice for prompt in prompts for choice in _choices_of(prompt, body, seed, grammar, service)]
     header = Header(new_id("cmpl"), "text_completion", int(time.time()), model, service.engine.fingerprint)
     answer = CompletionAnswer(header, body, prompts, seed, service)
     generation = service.bridge.open(header.id, choices, tenant.cache_salt(body.cache_salt), body.priority or 0)
     return await reply(request, generation, answer, bool(body.stream), service.settings.times)
 
 
-def _choices_of(prompt: Prompt, body: CompletionRequest, seed: int, service: Service) -> list[Choice]:
+def _choices_of(
+    prompt: Prompt, body: CompletionRequest, seed: int, grammar: Grammar | None, service: Service
+) -> list[Choice]:
     """The n choices of one prompt. Their seeds do not depend on the other prompts of the request."""
     limit = service.prompter.answer_limit(prompt, body.max_tokens, _DEFAULT_MAX_TOKENS, "prompt")
     wishes = body.speculation_wishes()
@@ -66,6 +71,7 @@ def _choices_of(prompt: Prompt, body: CompletionRequest, seed: int, service: Ser
                 vocab_size=service.model.vocab_size,
                 num_logprobs=body.logprobs,
                 prompt_logprobs=body.logprobs if body.echo else None,
+                grammar=grammar,
             ),
             wishes,
         )

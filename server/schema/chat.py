@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from .sampling import SamplingFields, Strict, Whole
+from .structured import StructuredFields
 from .tools import HistoryCalls, ToolFields
 
 _MAX_MESSAGES = 4096
@@ -69,7 +70,7 @@ class TemplateFields(ToolFields):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
 
 
-class ChatRequest(SamplingFields, TemplateFields):
+class ChatRequest(SamplingFields, TemplateFields, StructuredFields):
     """A conversation to answer."""
 
     messages: Messages

@@ -8,11 +8,12 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from .sampling import SamplingFields, Whole
+from .structured import StructuredFields
 
 PromptItem = str | list[int]
 
 
-class CompletionRequest(SamplingFields):
+class CompletionRequest(SamplingFields, StructuredFields):
     """A prompt, or several, to continue."""
 
     prompt: Any = Field(json_schema_extra={"description": "Text, token ids, or a list of either"})

@@ -20,7 +20,6 @@ _ANY = object()  # qualifies another field, which is refused itself
 _OPENAI: dict[str, tuple[object, ...]] = {
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
-    "response_format": (None, {"type": "text"}),
     "modalities": (None, ["text"]),
     "audio": _NONE,
     "prediction": _NONE,
@@ -48,14 +47,13 @@ _VLLM: dict[str, tuple[object, ...]] = {
     "truncation_side": _NONE,
     "logprob_token_ids": _NONE,
     "flat_logprobs": _OFF,
-    "structured_outputs": _NONE,
     "guided_json": _NONE,
     "guided_regex": _NONE,
     "guided_choice": _NONE,
     "guided_grammar": _NONE,
     "guided_json_object": _OFF,
-    "guided_decoding_backend": (_ANY,),
-    "guided_whitespace_pattern": (_ANY,),
+    "guided_decoding_backend": _NONE,
+    "guided_whitespace_pattern": _NONE,
     "chat_template": _NONE,
     "documents": (None, []),
     "mm_processor_kwargs": (None, {}),
@@ -125,10 +123,8 @@ _LLAMA_CPP: dict[str, tuple[object, ...]] = {
     "xtc_probability": (None, 0),
     "xtc_threshold": (_ANY,),
     "samplers": (None, []),
-    "grammar": (None, ""),
     "grammar_lazy": _OFF,
     "grammar_triggers": (None, []),
-    "json_schema": (None, {}),
     "post_sampling_probs": _OFF,
     "t_max_predict_ms": (None, -1, 0),
     "n_indent": (None, 0),
@@ -152,6 +148,10 @@ _SIBLING: dict[str, tuple[object, ...]] = {
     "echo": _OFF,
     "best_of": (None, 1),
     "top_logprobs": (None, 0),
+    "response_format": (None, {"type": "text"}),
+    "structured_outputs": _NONE,
+    "json_schema": _NONE,
+    "grammar": (None, ""),
     "max_completion_tokens": _NONE,
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),
@@ -164,6 +164,19 @@ _SIBLING: dict[str, tuple[object, ...]] = {
 }
 
 REFUSED: Mapping[str, tuple[object, ...]] = {**_OPENAI, **_VLLM, **_SGLANG, **_LLAMA_CPP, **_SIBLING}
+
+# --- refused, but there is another way to say it ---
+_INSTEAD: Mapping[str, str] = {
+    "guided_json": "structured_outputs.json",
+    "guided_regex": "structured_outputs.regex",
+    "guided_choice": "structured_outputs.choice",
+    "guided_grammar": "structured_outputs.grammar",
+    "guided_json_object": "structured_outputs.json_object",
+    "guided_whitespace_pattern": "structured_outputs.whitespace_pattern",
+    "guided_decoding_backend": "structured_outputs, which has one backend",
+    "regex": "structured_outputs.regex",
+    "ebnf": "structured_outputs.grammar",
+}
 
 _SPECULATIVE_PREFIX = "speculative."  # llama.cpp's per-request speculation settings
 
@@ -178,8 +191,9 @@ def sift(body: Mapping[str, object], implemented: Iterable[str]) -> list[str]:
         if neutral is None:
             unknown.append(name)
         elif _ANY not in neutral and not any(_same(value, default) for default in neutral):
+            instead = f"use {_INSTEAD[name]}" if name in _INSTEAD else "leave it out or at its default"
             raise RequestError(
-                f"'{name}' is not supported by this server; leave it out or at its default",
+                f"'{name}' is not supported by this server; {instead}",
                 param=name,
                 code="unsupported_parameter",
             )

@@ -1,5 +1,5 @@
 """The grammar of a whole answer: reasoning first where the model reasons, then the calls that have to come, or text in
-which calls may come."""
+which calls may come, or either calls or an answer that has a grammar of its own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .grammar import Grammar, Spell, quoted, text_until
 
 _TEXT = "/(?s:.*)/"
 _LINES = r"/[ \r\n]{0,4}/"
+_ANSWER = "@answer"  # in a Constraint's frame
 
 
 def answer_grammar(
@@ -22,11 +23,15 @@ def answer_grammar(
     required: bool,
     reasoning: ReasoningFormat | None,
     begin: Begin,
+    constrained: bool = False,
 ) -> str:
-    """Lark text for an answer that begins as its prompt leaves it. `required`: only calls after the reasoning."""
+    """Lark text for an answer that begins as its prompt leaves it. `required`: only calls after the reasoning.
+    `constrained`: only calls or, instead of them, what `@answer` stands for."""
     before, rules = _reasoning(reasoning, begin, spell)
     if required:
         body = "calls"
+    elif constrained:
+        body = f"(calls | {_ANSWER})"
     elif not calls.opener:
         first = "".join(sorted({re.escape(opener[0]) for opener in dialect.first_openers}))
         body, rules = "(calls | other)", [*rules, rf"other: /([^{first}\s](?s:.*))?/"]
@@ -38,6 +43,12 @@ def answer_grammar(
         body = f"text ({calls.opener} {calls.block} text)*"
         rules = [*rules, f"text: {_TEXT}"]
     return "\n".join([f"start: {before} {body}", f"calls: {calls.blocks()}", *rules, *calls.rules])
+
+
+def reasoned(reasoning: ReasoningFormat | None, begin: Begin, spell: Spell) -> str:
+    """Lark text for reasoning and then what `@answer` stands for; empty where no reasoning can come."""
+    before, rules = _reasoning(reasoning, begin, spell)
+    return "\n".join([f"start: {before} {_ANSWER}", *rules]) if before else ""
 
 
 def _split(opener: str) -> tuple[str, str]:

@@ -74,7 +74,9 @@ def ends(node: Node, text: str, starts: frozenset[int], known: Known) -> frozens
     """Where a part may end that begins at one of `starts`, as far as it is known of the rules."""
     match node:
         case Chars(ranges):
-            return frozenset(at + 1 for at in starts if at < len(text) and meet(((ord(text[at]),) * 2,), ranges))
+            return frozenset(
+                at + 1 for at in starts if at < len(text) and meet(((ord(text[at]), ord(text[at])),), ranges)
+            )
         case Rule(name):
             return frozenset[int]().union(*(known.setdefault((name, at), frozenset()) for at in starts))
         case Sequence(items):

@@ -125,7 +125,7 @@ SCHEMAS: dict[str, object] = {
     },
 }
 
-THOUGHT = 'before: thought /\\n{0,2}/\nthought[lazy]: /(?s:.*)/ "</think>"'
+THOUGHT = 'start: before @answer\nbefore: thought /\\n{0,2}/\nthought[lazy]: /(?s:.*)/ "</think>"'
 
 FORMATS = {  # the shape only: a regular language knows no 29th of February
     "date": r"\d{4}-\d\d-\d\d",

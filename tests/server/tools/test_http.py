@@ -393,9 +393,9 @@ def test_a_grammar_that_does_not_compile_in_time_is_a_400(answering: Any, monkey
     live = answering("never asked")
     work: Future[Any] = Future()
     monkeypatch.setattr(live.engine, "compile", lambda constraint: work)
-    monkeypatch.setattr("surefoot.server.conversation._COMPILE_S", 0.05)
+    monkeypatch.setattr("surefoot.server.structured.COMPILE_SECONDS", 0.05)
     with live.http() as http:
         answer = http.post("/v1/chat/completions", json=ask(tools=[SUM], tool_choice="required"))
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tool_choice")
     assert not work.cancelled(), "the compiler's work is for the next request"
     assert not live.engine.submissions
