@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from ..engine.request import NO_WISHES, GenerationParams, Output, RequestSpeculation, Submission
 from ..kernels.errors import RequestError
+from .limits import Allowance
 from .ports import Engine
+from .visit import Trace, current_visit
 
 _RETRY_ELSEWHERE_S = 5  # by then a replacement may run
 
@@ -37,8 +39,17 @@ class ClientGoneError(Exception):
 class Generation:
     """All choices of one HTTP request. Lives on the event loop, except that the bridge feeds it."""
 
-    def __init__(self, bridge: Bridge, request_id: str, num_choices: int) -> None:
+    def __init__(
+        self,
+        bridge: Bridge,
+        request_id: str,
+        num_choices: int,
+        allowance: Allowance | None = None,
+        trace: Trace | None = None,
+    ) -> None:
         self.request_id = request_id
+        self._allowance = allowance
+        self._trace = trace
         self._bridge = bridge
         self._running = set(range(num_choices))
         self._pending: dict[int, Output] = {}
@@ -81,8 +92,9 @@ class Generation:
     def receive(self, index: int, output: Output) -> None:
         """Called by the bridge, on the loop."""
         if output.finish is not None:
-            self._running.discard(index)
-            self._bridge.ended(self)
+            self._ended(index)
+            if self._trace is not None:
+                self._trace.ended(index, output.finish)
         if self._fault is None:
             held = self._pending.get(index)
             self._pending[index] = output if held is None else _merged(held, output)
@@ -101,8 +113,13 @@ class Generation:
     def withdraw(self, first: int) -> None:
         """Choices from `first` on never reached the engine, so it will not end them."""
         for index in [index for index in self._running if index >= first]:
-            self._running.discard(index)
-            self._bridge.ended(self)
+            self._ended(index)
+
+    def _ended(self, index: int) -> None:
+        self._running.discard(index)
+        if self._allowance is not None:
+            self._allowance.num_choices -= 1
+        self._bridge.ended(self)
 
     def close(self) -> None:
         """The reader is finished; what still runs is cancelled."""
@@ -161,7 +178,13 @@ class Bridge:
     def open(self, request_id: str, choices: Sequence[Choice], cache_salt: bytes, priority: int = 0) -> Generation:
         """Submits every choice, or none: RequestError 429 when full, 503 when draining, or the engine's own refusal."""
         self.admit(len(choices))
-        generation = Generation(self, request_id, len(choices))
+        visit = current_visit()
+        allowance, trace = (None, None) if visit is None else (visit.allowance, visit.trace)
+        generation = Generation(self, request_id, len(choices), allowance, trace)
+        if allowance is not None:
+            allowance.num_choices += len(choices)
+        if trace is not None:
+            trace.submitted()
         self._open.add(generation)
         self._num_running += len(choices)
         self._idle.clear()
@@ -192,6 +215,9 @@ class Bridge:
             raise RequestError(
                 f"{num_choices} choices are more than this server takes at once ({self.max_requests})", param="n"
             )
+        visit = current_visit()
+        if visit is not None and visit.allowance is not None:
+            visit.allowance.admit(num_choices)
         if self._num_running + num_choices > self.max_requests:
             raise RequestError(
                 f"The server is full: {self._num_running} of {self.max_requests} requests are running or waiting",
