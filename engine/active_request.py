@@ -7,6 +7,7 @@ from ..kernels.sampling import Draw, SamplingSpec
 from .constrained import ConstrainedAnswer
 from .generation import Generation
 from .kv_cache import Holding
+from .pooling import make_pooler
 from .request import Submission
 from .sequence import Sequence
 from .speculation.armed import Tracked
@@ -22,6 +23,7 @@ class ActiveRequest(Sequence):
         "first_row_at",
         "generation",
         "last_token_at",
+        "pooler",
         "prompt_draws",
         "sampler",
         "sampling",
@@ -43,6 +45,7 @@ class ActiveRequest(Sequence):
         submitted_at: float,
     ) -> None:
         scores_prompt = submission.params.prompt_logprobs is not None
+        self.pooler = None if submission.pooling is None else make_pooler(submission.pooling)
         super().__init__(
             submission.prompt_ids,
             max_tokens,
@@ -50,6 +53,7 @@ class ActiveRequest(Sequence):
             priority=submission.priority,
             arrival=arrival,
             scores_prompt=scores_prompt,
+            adopts=self.pooler is None or not self.pooler.needs_all_rows,
         )
         self.submission = submission
         self.generation = generation
@@ -77,8 +81,3 @@ class ActiveRequest(Sequence):
     def wishes(self) -> RequestSpeculation:
         """What it asks of speculation."""
         return self.submission.speculation
-
-    @property
-    def generates(self) -> bool:
-        """False if only the prompt is evaluated."""
-        return self.max_length > self.num_prompt

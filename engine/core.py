@@ -23,6 +23,7 @@ from .cost_curve import CostCurve
 from .generation import Generation, end_ids, sampling_spec
 from .kv_cache import KvCache
 from .metrics import Metrics
+from .pooling import HIDDEN
 from .request import Finish, FinishReason, Output, Submission
 from .resources import Resources
 from .runner import StepRunner
@@ -148,7 +149,7 @@ class EngineCore:
         """Runs one step, if there is work, and collects what it gave in `outbox`. Returns the step's kind."""
         speculation, scheduler = self.speculation, self.scheduler
         speculation.prepare(scheduler.running, bool(scheduler.waiting))
-        prescribe(scheduler.running, self.session.arming.verifies_certain)
+        prescribe(scheduler.running, self.session.arming.verifies)
         plan = scheduler.schedule()
         entries = plan.entries
         if not entries:
@@ -192,13 +193,20 @@ class EngineCore:
 
     def _run(self, entries: Entries, drafts: Drafts, may_retry: bool) -> None:
         try:
-            first_logits = self.runner.forward(entries, drafts, self.speculation.taps)
+            first_logits = self.runner.forward(entries, drafts, self._taps(entries))
         except StepCancelled:
             return  # the cancellation itself is in the inbox; if it was somebody else's, the rows run again
         except StepError as fault:
             self._run_one_by_one(entries, drafts, fault, may_retry)
             return
         self._complete(entries, drafts, first_logits)
+
+    def _taps(self, entries: Entries) -> tuple[str, ...]:
+        """What the step must hand out: the hidden rows that speculation or an embedding reads."""
+        taps = self.speculation.taps
+        if any(rows.sequence.pooler is not None for rows in entries):
+            return tuple(dict.fromkeys((*taps, HIDDEN)))
+        return taps
 
     def _run_one_by_one(self, entries: Entries, drafts: Drafts, fault: StepError, may_retry: bool) -> None:
         """A step failed and committed nothing: gives each of its sequences a step of its own. Same rows, same bits."""
@@ -218,6 +226,8 @@ class EngineCore:
             request, first = rows.sequence, first_logits[number]
             if request.scores_prompt and not self._score(rows, first):
                 continue
+            if request.pooler is not None:
+                request.pooler.feed(self.runner.rows(HIDDEN, number, rows.num_rows), rows.start)
             if rows.draws and request.generates:
                 if request.constrained is not None and request.constrained.fault is not None:
                     self._fail(request, request.constrained.fault)
@@ -257,12 +267,9 @@ class EngineCore:
         request.tokens += token_ids
         self.scheduler.advance(request, rows.start + rows.num_rows + taken - 1)
         accepted = len(result) - 1
-        certain = 0
         if request.constrained is not None:
-            certain = min(accepted, request.constrained.num_certain)
             accepted = min(accepted, request.constrained.num_proposed)
-            self.metrics.prescribed_tokens += min(certain, taken)
-        self.speculation.accepted(request, rows.start, accepted, self.runner.first_row(number), certain)
+        self.speculation.accepted(request, rows.start, accepted, self.runner.first_row(number))
         self._time_tokens(request, taken, now)
         if output.finish is not None:
             self._end(request, output)
@@ -303,7 +310,15 @@ class EngineCore:
     def _finish_prompt(self, request: ActiveRequest) -> None:
         """A request without tokens to generate ends with its prompt."""
         _, output = request.generation.accept(())
-        output.finish = request.generation.finish(FinishReason.LENGTH)
+        reason = FinishReason.LENGTH
+        if request.pooler is not None:
+            reason = FinishReason.POOLED
+            output.embedding = request.pooler.vector()
+            if not math.isfinite(output.embedding.sum()):
+                self._fail(request, server_error("the model gave hidden rows that are not numbers"))
+                return
+            self.metrics.embedding_tokens += request.num_prompt
+        output.finish = request.generation.finish(reason)
         self._end(request, output)
 
     # --- endings ---------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from .grammar.compiler import Grammars
 from .grammar.constraint import Constraint
 from .grammar.matcher import Grammar
 from .metrics import Levels, Metrics
+from .pooling import HIDDEN
 from .request import Output, Submission
 from .resources import Resources, allocate
 from .speculation.metrics import SpeculationMetrics
@@ -170,6 +171,8 @@ class Engine:
                 param="prompt",
                 code="context_length_exceeded",
             )
+        if submission.pooling is not None and HIDDEN not in self._resources.model.program.tap_names:
+            raise RequestError("this model gives no hidden rows, so no embeddings", code="unsupported_value")
         biased = [token for token, _ in params.logit_bias]
         for param, ids in (
             ("prompt", submission.prompt_ids),

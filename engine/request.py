@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..kernels.errors import RequestError
 from ..kernels.sampling import Draw
+from ..models.pooling import Pooling
 from .grammar.matcher import Grammar
 from .repetition_guard import RepetitionLimit
 from .speculation.policy import NO_WISHES, RequestSpeculation
@@ -46,6 +50,7 @@ class FinishReason(Enum):
 
     STOP = "stop"  # end-of-generation token, stop token id, stop string or repetition guard
     LENGTH = "length"  # max_tokens or the context's end
+    POOLED = "pooled"  # its embedding has been taken
     CANCELLED = "cancelled"
     ERROR = "error"
 
@@ -72,6 +77,7 @@ class Output:
     draws: list[Draw] = field(default_factory=list[Draw])  # parallel to token_ids when log-probabilities were asked for
     text: str = ""
     prompt_draws: list[Draw | None] | None = None  # once, with the first output: entry i judges prompt token i
+    embedding: NDArray[np.float64] | None = None  # [hidden size], with the finish; not normalised
     finish: Finish | None = None
 
 
@@ -86,3 +92,4 @@ class Submission:
     deliver: Callable[[Output], None]
     priority: int = 0  # lower runs first
     speculation: RequestSpeculation = NO_WISHES
+    pooling: Pooling | None = None  # asks for the prompt's embedding; then max_tokens is 0

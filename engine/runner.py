@@ -83,6 +83,11 @@ class StepRunner:
         """The first row of entry `number` in the last step."""
         return int(self._offsets[number])
 
+    def rows(self, name: str, number: int, count: int) -> NDArray[np.float32]:
+        """[count, width]: the first rows of entry `number` in an output that the last step was asked for. A view."""
+        first = self._offsets[number]
+        return self.executor.output(name)[first : first + count]
+
     def draw(self, requests: SequenceOf[DrawRequest]) -> list[list[Draw] | DrawFault]:
         """Draws for all of them in one native call."""
         return self._backend.draw(self.executor, requests)

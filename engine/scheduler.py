@@ -221,7 +221,7 @@ class Scheduler(Generic[S]):
         start, length = sequence.num_computed, len(sequence.tokens)
         if sequence.scores_prompt:
             count = min(count, self._logits_left)
-        elif start + count == length and not self._logits_left:
+        elif sequence.generates and start + count == length and not self._logits_left:
             count -= 1
         if count <= 0:
             return
@@ -235,7 +235,7 @@ class Scheduler(Generic[S]):
                 count = 1  # the rest of the chunk comes in later steps
             reserved = cache.reserve(holding, start + count)
             assert reserved, "blocks counted as available were not"
-        num_logits = count if sequence.scores_prompt else int(start + count == length)
+        num_logits = count if sequence.scores_prompt else int(sequence.generates and start + count == length)
         self._enter(Rows(sequence, start, count, num_logits))
 
     # --- newcomers -------------------------------------------------------------------------------------------------
@@ -280,7 +280,8 @@ class Scheduler(Generic[S]):
         return True
 
     def _match(self, sequence: S) -> Match:
-        return NO_MATCH if sequence.scores_prompt else self.cache.match(sequence.holding, sequence.tokens)
+        fresh = sequence.scores_prompt or not sequence.adopts
+        return NO_MATCH if fresh else self.cache.match(sequence.holding, sequence.tokens)
 
     def _missing(self, sequence: S, match: Match) -> list[int]:
         """Blocks per group that must be available for it to start, and for those that run to go on beside it."""
@@ -301,7 +302,7 @@ class Scheduler(Generic[S]):
             self.counts.queried_tokens += sequence.num_prompt
             self.counts.hit_tokens += match.num_tokens
         self.cache.open(sequence.holding, match)
-        if not sequence.scores_prompt:
+        if sequence.adopts and not sequence.scores_prompt:
             self.cache.claim(sequence.holding, sequence.tokens, sequence)
 
     def _make_room(self) -> None:

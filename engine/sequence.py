@@ -18,6 +18,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "adopts",
         "cached_tokens",
         "draft_window",
         "holding",
@@ -43,6 +44,7 @@ class Sequence:
         priority: int = 0,
         arrival: int = 0,
         scores_prompt: bool = False,
+        adopts: bool = True,
     ) -> None:
         self.tokens = list(prompt_ids)
         self.num_prompt = len(prompt_ids)
@@ -53,11 +55,17 @@ class Sequence:
         self.num_computed = 0  # positions that the cache covers for good
         self.cached_tokens: int | None = None  # of the prompt, adopted at first admission
         self.scores_prompt = scores_prompt  # every prompt row wants logits; nothing is adopted
+        self.adopts = adopts  # may begin with cached blocks: nobody needs the rows themselves
         self.draft_window = 0  # K: drafts that the speculation loop would like to verify
         self.running = False
         self.waiting_on: Node | None = None  # a block that another sequence is computing
         self.planned_step = -1
         self.planned_end = 0  # positions that must have blocks
+
+    @property
+    def generates(self) -> bool:
+        """False if only the prompt is evaluated."""
+        return self.max_length > self.num_prompt
 
 
 S = TypeVar("S", bound=Sequence)

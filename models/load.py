@@ -11,6 +11,7 @@ from .checkpoint import Checkpoint
 from .config import ModelConfig
 from .file_types import file_type_label
 from .gguf import GgufFile
+from .pooling import Pooling, read_pooling
 from .registry import build
 from .tokenizer import Tokenizer, load_tokenizer
 
@@ -23,6 +24,7 @@ class LoadedModel:
     program: Program
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None  # None: the file has none, chat is not possible
+    pooling: Pooling | None  # of embeddings; None: the file does not say
     file_type: str  # for people: "Q4_K_M"
     fingerprint: str  # of the weights; see GgufFile.fingerprint
     tensor_bytes: int
@@ -49,6 +51,7 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
         program=definition.program,
         tokenizer=tokenizer,
         chat_template=load_chat_template(file.metadata, tokenizer),
+        pooling=read_pooling(file.metadata.section(f"{definition.config.architecture}.")),
         file_type=file_type_label(file),
         fingerprint=file.fingerprint(),
         tensor_bytes=file.tensor_bytes,

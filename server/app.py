@@ -9,20 +9,29 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from .access import AccessLog
-from .api import chat, completions, models, operations, page, speculation, tokens
-from .cors import CrossOrigin
+from .api import chat, completions, embeddings, models, operations, page, speculation, tokens
 from .errors import install_error_handlers
 from .openapi import install_openapi
 from .schema.chat import ChatRequest
 from .schema.completions import CompletionRequest
+from .schema.embeddings import EmbeddingRequest
 from .schema.speculation import PolicyChange
 from .schema.tokens import DetokenizeRequest, TokenizeRequest
 from .service import Service
 
-_BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, operations.DrainRequest, PolicyChange)
+_BODIES = (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+    operations.DrainRequest,
+    PolicyChange,
+)
 _ROUTERS = (
     chat.router,
     completions.router,
+    embeddings.router,
     models.router,
     tokens.router,
     operations.router,
@@ -47,7 +56,6 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="Surefoot", lifespan=lifespan, redirect_slashes=False, docs_url=None, redoc_url=None)
     app.state.service = service
-    app.add_middleware(CrossOrigin, origins=service.settings.cors_origins, local=service.is_local)
     app.add_middleware(AccessLog, metrics=service.metrics)
     install_error_handlers(app)
     for router in _ROUTERS:

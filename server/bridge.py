@@ -12,11 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..engine.pooling import Pooling
 from ..engine.request import NO_WISHES, GenerationParams, Output, RequestSpeculation, Submission
 from ..kernels.errors import RequestError
-from .limits import Allowance
 from .ports import Engine
-from .visit import Trace, current_visit
 
 _RETRY_ELSEWHERE_S = 5  # by then a replacement may run
 
@@ -30,6 +29,7 @@ class Choice:
     prompt_ids: Sequence[int]
     params: GenerationParams
     speculation: RequestSpeculation = NO_WISHES
+    pooling: Pooling | None = None  # asks for the prompt's embedding
 
 
 class ClientGoneError(Exception):
@@ -39,19 +39,11 @@ class ClientGoneError(Exception):
 class Generation:
     """All choices of one HTTP request. Lives on the event loop, except that the bridge feeds it."""
 
-    def __init__(
-        self,
-        bridge: Bridge,
-        request_id: str,
-        num_choices: int,
-        allowance: Allowance | None = None,
-        trace: Trace | None = None,
-    ) -> None:
+    def __init__(self, bridge: Bridge, request_id: str, num_choices: int) -> None:
         self.request_id = request_id
-        self._allowance = allowance
-        self._trace = trace
         self._bridge = bridge
         self._running = set(range(num_choices))
+        self._later: deque[tuple[int, Submission]] = deque()  # choices that follow those that run
         self._pending: dict[int, Output] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._fault: Exception | None = None
@@ -92,13 +84,29 @@ class Generation:
     def receive(self, index: int, output: Output) -> None:
         """Called by the bridge, on the loop."""
         if output.finish is not None:
-            self._ended(index)
-            if self._trace is not None:
-                self._trace.ended(index, output.finish)
+            self._running.discard(index)
+            self._go_on()
         if self._fault is None:
             held = self._pending.get(index)
             self._pending[index] = output if held is None else _merged(held, output)
             self._wake()
+
+    def queue(self, index: int, submission: Submission) -> None:
+        """A choice that the engine gets when one before it has ended."""
+        self._later.append((index, submission))
+
+    def _go_on(self) -> None:
+        """A choice has ended: its place goes to the next one or, if there is none, back to the bridge."""
+        if self._later:
+            index, submission = self._later.popleft()
+            try:
+                self._bridge.engine.submit(submission)
+            except RequestError as fault:
+                self.abort(fault)
+            else:
+                self._running.add(index)
+                return
+        self._bridge.ended(self)
 
     def abort(self, fault: Exception) -> None:
         """Ends the generation from the server's side, once: the engine is told, and the reader gets `fault`."""
@@ -106,6 +114,7 @@ class Generation:
             return
         self._fault = fault
         self._pending = {}
+        self._later.clear()
         self._wake()
         for index in sorted(self._running):
             self._bridge.engine.cancel(choice_id(self.request_id, index))
@@ -113,13 +122,8 @@ class Generation:
     def withdraw(self, first: int) -> None:
         """Choices from `first` on never reached the engine, so it will not end them."""
         for index in [index for index in self._running if index >= first]:
-            self._ended(index)
-
-    def _ended(self, index: int) -> None:
-        self._running.discard(index)
-        if self._allowance is not None:
-            self._allowance.num_choices -= 1
-        self._bridge.ended(self)
+            self._running.discard(index)
+            self._bridge.ended(self)
 
     def close(self) -> None:
         """The reader is finished; what still runs is cancelled."""
@@ -143,6 +147,7 @@ def _merged(first: Output, second: Output) -> Output:
         draws=first.draws + second.draws,
         text=first.text + second.text,
         prompt_draws=first.prompt_draws if first.prompt_draws is not None else second.prompt_draws,
+        embedding=second.embedding,
         finish=second.finish,
     )
 
@@ -175,32 +180,41 @@ class Bridge:
         """The loop is about to close; later outputs are dropped."""
         self._loop = None
 
-    def open(self, request_id: str, choices: Sequence[Choice], cache_salt: bytes, priority: int = 0) -> Generation:
-        """Submits every choice, or none: RequestError 429 when full, 503 when draining, or the engine's own refusal."""
-        self.admit(len(choices))
-        visit = current_visit()
-        allowance, trace = (None, None) if visit is None else (visit.allowance, visit.trace)
-        generation = Generation(self, request_id, len(choices), allowance, trace)
-        if allowance is not None:
-            allowance.num_choices += len(choices)
-        if trace is not None:
-            trace.submitted()
+    def open(
+        self,
+        request_id: str,
+        choices: Sequence[Choice],
+        cache_salt: bytes,
+        priority: int = 0,
+        *,
+        at_once: int | None = None,
+    ) -> Generation:
+        """Submits every choice, or none: RequestError 429 when full, 503 when draining, or the engine's own refusal.
+
+        With `at_once`, so many; each of the others takes the place of one that has ended.
+        """
+        count = len(choices) if at_once is None else min(at_once, len(choices))
+        self.admit(count)
+        generation = Generation(self, request_id, count)
         self._open.add(generation)
-        self._num_running += len(choices)
+        self._num_running += count
         self._idle.clear()
         for index, choice in enumerate(choices):
+            submission = Submission(
+                request_id=choice_id(request_id, index),
+                prompt_ids=choice.prompt_ids,
+                params=choice.params,
+                cache_salt=cache_salt,
+                deliver=generation.sink(index),
+                priority=priority,
+                speculation=choice.speculation,
+                pooling=choice.pooling,
+            )
+            if index >= count:
+                generation.queue(index, submission)
+                continue
             try:
-                self.engine.submit(
-                    Submission(
-                        request_id=choice_id(request_id, index),
-                        prompt_ids=choice.prompt_ids,
-                        params=choice.params,
-                        cache_salt=cache_salt,
-                        deliver=generation.sink(index),
-                        priority=priority,
-                        speculation=choice.speculation,
-                    )
-                )
+                self.engine.submit(submission)
             except RequestError:
                 generation.withdraw(index)
                 generation.close()
@@ -215,9 +229,6 @@ class Bridge:
             raise RequestError(
                 f"{num_choices} choices are more than this server takes at once ({self.max_requests})", param="n"
             )
-        visit = current_visit()
-        if visit is not None and visit.allowance is not None:
-            visit.allowance.admit(num_choices)
         if self._num_running + num_choices > self.max_requests:
             raise RequestError(
                 f"The server is full: {self._num_running} of {self.max_requests} requests are running or waiting",

@@ -13,12 +13,17 @@ from .ports import Tokenizer
 _FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
-def finish_reason(finish: Finish) -> str:
-    """OpenAI's word for a finish. Raises the error of a choice that failed or was cancelled from below."""
+def check_finish(finish: Finish) -> None:
+    """Raises the error of a choice that failed or was cancelled from below."""
     if finish.reason is FinishReason.ERROR and finish.error is not None:
         raise finish.error
-    if finish.reason not in _FINISH_REASONS:
+    if finish.reason is FinishReason.CANCELLED:
         raise RequestError("The request was ended by the server", code="cancelled", status=503, kind="api_error")
+
+
+def finish_reason(finish: Finish) -> str:
+    """OpenAI's word for a finish. Raises as `check_finish`."""
+    check_finish(finish)
     return _FINISH_REASONS[finish.reason]
 
 

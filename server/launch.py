@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..engine.config import EngineConfig
 from ..engine.opening import OpenedModel, open_engine
+from .embedding import embedding_model
 from .service import ServedModel, Service
 from .settings import EngineSettings, Settings
 
@@ -30,9 +31,14 @@ def assemble(opened: OpenedModel, settings: Settings, path: Path) -> Service:
         template=model.chat_template,
         max_context=engine.context_length,
         vocab_size=model.program.vocab_size,
+        embedding=embedding_model(model.pooling, model.program.tap_names, model.config.hidden_size, settings.embedding),
     )
     config = engine.config
-    http = replace(settings.http, max_requests=config.max_running + config.max_waiting)
+    http = replace(
+        settings.http,
+        max_requests=config.max_running + config.max_waiting,
+        embeddings_at_once=max(1, config.max_running // 2),  # the other half stays for those that wait for an answer
+    )
     return Service(served, engine, http)
 
 

@@ -99,21 +99,21 @@ class Prompter:
             return Prompt(self.tokenizer.encode_prompt(text), text)
         return self._encoded(text, fields.add_special_tokens)
 
-    async def from_items(self, items: Sequence[str | list[int]]) -> list[Prompt]:
-        """Tokenizes the prompts of a completion; ids are checked."""
-        return await self.run(lambda: [self._item(item) for item in items])
+    async def from_items(self, items: Sequence[str | list[int]], param: str = "prompt") -> list[Prompt]:
+        """Tokenizes prompts of completions or inputs of embeddings; ids are checked. `param` is their field."""
+        return await self.run(lambda: [self._item(item, param) for item in items])
 
     async def from_text(self, text: str, add_special: bool) -> Prompt:
         """Tokenizes one text."""
         return await self.run(lambda: self._encoded(text, add_special))
 
-    def _item(self, item: str | list[int]) -> Prompt:
+    def _item(self, item: str | list[int], param: str) -> Prompt:
         if isinstance(item, str):
-            return self._encoded(item, add_special=True)
+            return self._encoded(item, add_special=True, param=param)
         limit = self.tokenizer.vocab_size
         bad = next((token for token in item if not 0 <= token < limit), None)
         if bad is not None:
-            raise RequestError(f"prompt: {bad} is not a token id below {limit}", param="prompt", code="invalid_value")
+            raise RequestError(f"{param}: {bad} is not a token id below {limit}", param=param, code="invalid_value")
         return Prompt(item, None)
 
     @cached_property
@@ -122,16 +122,17 @@ class Prompter:
         tokenizer = self.tokenizer
         return max(len(tokenizer.token_bytes(token, special=True)) for token in range(tokenizer.vocab_size))
 
-    def _refuse_hopeless(self, text: str) -> None:
+    def _refuse_hopeless(self, text: str, param: str | None = None) -> None:
         """Megabytes that cannot fit are not worth tokenizing: no token covers more bytes than the longest."""
         if len(text) > _SURELY_FITS * self.max_context and len(text) > self._longest_token * self.max_context:
             raise RequestError(
                 f"This model's context is {self.max_context} tokens; a text of {len(text)} characters cannot fit",
+                param=param,
                 code="context_length_exceeded",
             )
 
-    def _encoded(self, text: str, add_special: bool) -> Prompt:
-        self._refuse_hopeless(text)
+    def _encoded(self, text: str, add_special: bool, param: str | None = None) -> Prompt:
+        self._refuse_hopeless(text, param)
         return Prompt(self.tokenizer.encode(text, add_special=add_special, parse_special=True), text)
 
     def answer_limit(self, prompt: Prompt, asked: int | None, default: int | None, param: str) -> int:

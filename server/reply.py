@@ -51,6 +51,10 @@ class Answer(Protocol):
         """All chunks of the answer, with usage, as the body of a response that is not streamed."""
         ...
 
+
+class StreamedAnswer(Answer, Protocol):
+    """An answer that may also go out as it grows."""
+
     def encoded(self, chunks: Iterable[Chunk]) -> bytes:
         """The chunks as a stream writes them."""
         ...
@@ -60,23 +64,35 @@ class Answer(Protocol):
         ...
 
 
-async def reply(request: Request, generation: Generation, answer: Answer, stream: bool, times: ReplyTimes) -> Response:
+async def reply(
+    request: Request, generation: Generation, answer: StreamedAnswer, stream: bool, times: ReplyTimes
+) -> Response:
     """The response to a request whose choices run. Failing before the first output is an HTTP error, stream or not."""
+    if not stream:
+        return await whole_reply(request, generation, answer, times)
     watch = _Watch(request.receive, generation, times.total_s)
     try:
         batches = _batches(generation, answer, times.keep_alive_s)
-        if stream:
-            first = await anext(batches)
-            return EventStream(answer, first, batches, watch, times)
-        chunks = [chunk async for batch in batches for chunk in batch]
-        response = json_response(answer.fold(chunks))
+        first = await anext(batches)
     except ClientGoneError:
-        response = Response(status_code=CLIENT_CLOSED_REQUEST)
+        watch.close()
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
     except BaseException:
         watch.close()
         raise
-    watch.close()
-    return response
+    return EventStream(answer, first, batches, watch, times)
+
+
+async def whole_reply(request: Request, generation: Generation, answer: Answer, times: ReplyTimes) -> Response:
+    """One JSON answer, once every choice has ended."""
+    watch = _Watch(request.receive, generation, times.total_s)
+    try:
+        batches = _batches(generation, answer, times.keep_alive_s)
+        return json_response(answer.fold([chunk async for batch in batches for chunk in batch]))
+    except ClientGoneError:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    finally:
+        watch.close()
 
 
 async def _batches(generation: Generation, answer: Answer, idle_s: float) -> AsyncGenerator[list[Chunk]]:
@@ -124,7 +140,12 @@ class EventStream(Response):
     """A text/event-stream response over the batches of an answer."""
 
     def __init__(
-        self, answer: Answer, first: list[Chunk], rest: AsyncGenerator[list[Chunk]], watch: _Watch, times: ReplyTimes
+        self,
+        answer: StreamedAnswer,
+        first: list[Chunk],
+        rest: AsyncGenerator[list[Chunk]],
+        watch: _Watch,
+        times: ReplyTimes,
     ) -> None:
         super().__init__(
             media_type="text/event-stream", headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

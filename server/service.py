@@ -13,6 +13,7 @@ from ..kernels.errors import RequestError
 from .body import SchemaT, read_json, validated
 from .bridge import Bridge
 from .chat_format import ChatFormat
+from .embedding import EmbeddingModel
 from .http_metrics import HttpMetrics
 from .ports import ChatTemplate, Engine, Tokenizer
 from .prompts import Prompter
@@ -29,6 +30,7 @@ class ServedModel:
     template: ChatTemplate | None
     max_context: int
     vocab_size: int  # width of a logits row
+    embedding: EmbeddingModel
     created: int = field(default_factory=lambda: int(time.time()))
 
     def check(self, name: str | None) -> str:
@@ -53,18 +55,13 @@ class Service:
         self.model = model
         self.engine = engine
         self.settings = settings
-        self.gate = Gate(settings.api_keys, settings.admin_key, settings.key_limits)
+        self.gate = Gate(settings.api_keys, settings.admin_key)
         self.metrics = HttpMetrics(engine.registry)
         template, tokenizer = model.template, model.tokenizer
         chat = None if template is None else ChatFormat(template, tokenizer, settings.tool_parser)
         self.prompter = Prompter(tokenizer, chat, model.max_context)
         self.bridge = Bridge(engine, settings.max_requests)
         self._drain: asyncio.Task[None] | None = None  # kept: the loop holds tasks weakly
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the server is meant for this machine only, and asks nobody there for a key."""
-        return self.gate.is_open and self.settings.is_loopback
 
     def start_drain(self, deadline_s: float) -> asyncio.Task[None]:
         """Refuses new requests from now on; the task ends when the running ones have, or were ended at the deadline."""

@@ -6,7 +6,6 @@ Nothing unknown is ignored: an unknown SUREFOOT_* variable stops the start; othe
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +18,6 @@ import typer
 from ..engine.speculation.contract import MAX_WINDOW
 from ..engine.speculation.policy import DEFAULT_POLICY, SpeculationPolicy
 from ..kernels.errors import ConfigError
-from .api_keys import ApiKey as SecretKey
-from .limits import UNLIMITED, KeyLimits
 
 _UNITS = {
     "": 1,
@@ -50,23 +47,14 @@ class HttpSettings:
 
     host: str = "127.0.0.1"
     port: int = 8000
-    api_keys: tuple[str | SecretKey, ...] = field(default=(), repr=False)
-    admin_key: str | None = field(default=None, repr=False)
-    key_limits: KeyLimits = UNLIMITED  # of every key that has none of its own; without keys, of all clients together
-    cors_origins: tuple[str, ...] = ()  # pages that may use the server from a browser
+    api_keys: tuple[str, ...] = ()
+    admin_key: str | None = None
     max_requests: int = 256  # choices running and waiting; more is 429
     max_body_bytes: int = 32 * 2**20
     drain_s: float = 30.0
     tool_parser: str | None = None  # None: the one that the chat template teaches
+    embeddings_at_once: int = 8  # inputs of one request that are in the engine at the same time
     times: ReplyTimes = field(default_factory=ReplyTimes)
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +75,14 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddingSettings:
+    """How the operator wants embeddings."""
+
+    pooling: str | None = None  # None: as the file says
+    dimensions: tuple[int, ...] = ()  # shorter sizes that the model was trained for
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything `surefoot serve` was told."""
 
@@ -94,6 +90,7 @@ class Settings:
     served_names: tuple[str, ...] = ()  # empty: the file's name
     http: HttpSettings = field(default_factory=HttpSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    embedding: EmbeddingSettings = field(default_factory=EmbeddingSettings)
 
 
 def byte_size(text: str | int) -> int:
@@ -118,6 +115,15 @@ def keys(flag: str, given: Sequence[str] | str | None) -> tuple[str, ...]:
     if not all(map(str.strip, values)):
         raise ConfigError(f"{flag} is empty; without the flag no key is asked for")
     return tuple(map(str.strip, values))
+
+
+def sizes(flag: str, given: Sequence[str] | None) -> tuple[int, ...]:
+    """Repeated and comma-separated positive numbers."""
+    values = split_list(given)
+    wrong = [value for value in values if not re.fullmatch(r"[1-9]\d{0,8}", value)]
+    if wrong:
+        raise ConfigError(f"{flag}: '{wrong[0][:40]}' is not a positive number")
+    return tuple(map(int, values))
 
 
 def home() -> Path:
@@ -182,29 +188,6 @@ ApiKey = Annotated[
     ),
 ]
 AdminKey = Annotated[str | None, typer.Option("--admin-key", envvar="SUREFOOT_ADMIN_KEY", help="Key for /admin.")]
-ApiKeyFile = Annotated[
-    Path | None,
-    typer.Option("--api-key-file", envvar="SUREFOOT_API_KEY_FILE", help="File of keys: KEY [NAME] [limits] per line."),
-]
-AdminKeyFile = Annotated[
-    Path | None, typer.Option("--admin-key-file", envvar="SUREFOOT_ADMIN_KEY_FILE", help="File with the admin key.")
-]
-KeyAtOnce = Annotated[
-    int | None,
-    typer.Option("--key-at-once", envvar="SUREFOOT_KEY_AT_ONCE", min=1, help="Requests of one key answered at once."),
-]
-KeyPerMinute = Annotated[
-    int | None,
-    typer.Option("--key-per-minute", envvar="SUREFOOT_KEY_PER_MINUTE", min=1, help="Requests of one key per minute."),
-]
-CorsOrigin = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cors-origin",
-        envvar="SUREFOOT_CORS_ORIGIN",
-        help="Origin whose web pages may use the server; repeat for more.",
-    ),
-]
 MaxWaiting = Annotated[
     int | None,
     typer.Option("--max-waiting", envvar="SUREFOOT_MAX_WAITING", min=0, help="Requests that may queue; more get 429."),
@@ -213,6 +196,24 @@ ToolParser = Annotated[
     str | None,
     typer.Option(
         "--tool-parser", envvar="SUREFOOT_TOOL_PARSER", help="How the model writes tool calls [as its template says]."
+    ),
+]
+Pooling = Annotated[
+    str | None,
+    typer.Option(
+        "--pooling",
+        envvar="SUREFOOT_POOLING",
+        help="Which rows become an embedding: last, mean, cls, none [as the file says, else last].",
+        metavar="NAME",
+    ),
+]
+EmbeddingDimensions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--embedding-dimensions",
+        envvar="SUREFOOT_EMBEDDING_DIMENSIONS",
+        help="Shorter embeddings that the model was trained to give, e.g. 128,256.",
+        metavar="SIZES",
     ),
 ]
 MaxBody = Annotated[

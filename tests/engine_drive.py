@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from surefoot.engine.config import EngineConfig
@@ -14,9 +16,9 @@ from surefoot.engine.core import EngineCore
 from surefoot.engine.metrics import Metrics
 from surefoot.engine.request import Finish, GenerationParams, Output, Submission
 from surefoot.engine.resources import allocate
-from surefoot.engine.speculation.policy import NO_WISHES, RequestSpeculation
 from surefoot.kernels.backend import Backend
 from surefoot.kernels.sampling import Draw
+from surefoot.models.pooling import Pooling
 
 
 @dataclass
@@ -27,6 +29,7 @@ class Answer:
     draws: list[Draw] = field(default_factory=list)
     text: str = ""
     prompt_draws: list[Draw | None] | None = None
+    embedding: NDArray[np.float64] | None = None
     finish: Finish | None = None
     num_outputs: int = 0
 
@@ -39,6 +42,7 @@ class Answer:
         if output.prompt_draws is not None:
             assert self.num_outputs == 1
             self.prompt_draws = output.prompt_draws
+        self.embedding = output.embedding
         self.finish = output.finish
 
     @property
@@ -73,11 +77,13 @@ class Drive:
         name: str | None = None,
         salt: bytes = b"",
         priority: int = 0,
-        wishes: RequestSpeculation = NO_WISHES,
+        pooling: Pooling | None = None,
     ) -> Answer:
         name = name or f"r{len(self.answers)}"
         answer = self.answers[name] = Answer()
-        submission = Submission(name, list(prompt_ids), request or params(), salt, answer.take, priority, wishes)
+        submission = Submission(
+            name, list(prompt_ids), request or params(), salt, answer.take, priority, pooling=pooling
+        )
         self.core.add(submission, time.monotonic())
         return answer
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from ...kernels.backend import Backend
 from ...models.load import LoadedModel
+from ..pooling import HIDDEN
 from .contract import DraftHead, Verdict
-
-HIDDEN = "hidden"  # the tap that models give their final hidden state
 
 # Architectures whose verify was measured not to reproduce their decode where rows are not exact.
 NEMOTRON = "its verify does not reproduce its decode on this backend, and an exact one costs what decoding costs"

@@ -29,9 +29,9 @@ class CompletionRequest(SamplingFields, StructuredFields):
             return [prompt]
         if isinstance(prompt, list) and prompt:
             prompt = cast(list[Any], prompt)
-            if _is_ids(prompt):
+            if is_ids(prompt):
                 return [prompt]
-            if all(isinstance(item, str) or _is_ids(item) for item in prompt):
+            if all(isinstance(item, str) or is_ids(item) for item in prompt):
                 return prompt
         raise PydanticCustomError(
             "prompt_shape",
@@ -48,7 +48,8 @@ class CompletionRequest(SamplingFields, StructuredFields):
         return best_of
 
 
-def _is_ids(value: Any) -> bool:
+def is_ids(value: Any) -> bool:
+    """Whether a value is a non-empty list of token ids."""
     if not isinstance(value, list):
         return False
     items = cast(list[Any], value)

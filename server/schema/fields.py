@@ -163,7 +163,25 @@ _SIBLING: dict[str, tuple[object, ...]] = {
     "reasoning_budget": (None, -1),
 }
 
-REFUSED: Mapping[str, tuple[object, ...]] = {**_OPENAI, **_VLLM, **_SGLANG, **_LLAMA_CPP, **_SIBLING}
+# --- embeddings elsewhere: another vector for the same text, or another way to write it ---
+_EMBEDDINGS: dict[str, tuple[object, ...]] = {
+    "normalize": (None, True),
+    "use_activation": (None, True),
+    "embd_normalize": (None, 2),
+    "embed_dtype": (None, "float32"),
+    "endianness": (None, "native", "little"),
+    "input_type": _NONE,
+    "add_special_tokens": (None, True),
+}
+
+REFUSED: Mapping[str, tuple[object, ...]] = {
+    **_OPENAI,
+    **_VLLM,
+    **_SGLANG,
+    **_LLAMA_CPP,
+    **_SIBLING,
+    **_EMBEDDINGS,
+}
 
 # --- refused, but there is another way to say it ---
 _INSTEAD: Mapping[str, str] = {

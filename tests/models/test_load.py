@@ -17,6 +17,7 @@ from surefoot.kernels.program import KvGroup
 from surefoot.models.gguf import GgufFile
 from surefoot.models.inspect import describe, kv_bytes_per_token
 from surefoot.models.load import load_model
+from surefoot.models.pooling import Pooling, read_pooling
 
 LLAMA = ORACLE / "llama" / "model.gguf"
 
@@ -135,3 +136,22 @@ def test_kv_bytes(kv_type: str, size: int) -> None:
 
 def test_q8_0_needs_heads_of_whole_blocks() -> None:
     assert kv_bytes_per_token(KvGroup("full", 1, 1, 16, 32), KvType.Q8_0) is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "pooling"),
+    [(0, Pooling.NONE), (1, Pooling.MEAN), (2, Pooling.CLS), (3, Pooling.LAST), (4, Pooling.NONE), (None, None)],
+)
+def test_pooling_is_read_from_the_file(stored: int | None, pooling: Pooling | None, tmp_path: Path) -> None:
+    values, tensors = tiny_llama()
+    path = tmp_path / "m.gguf"
+    path.write_bytes(pack(values if stored is None else {**values, "llama.pooling_type": stored}, tensors))
+    assert read_pooling(GgufFile.open(path).metadata.section("llama.")) is pooling
+
+
+def test_an_unknown_pooling_is_refused(tmp_path: Path) -> None:
+    values, tensors = tiny_llama()
+    path = tmp_path / "m.gguf"
+    path.write_bytes(pack({**values, "llama.pooling_type": 9}, tensors))
+    with pytest.raises(ModelFileError, match=r"llama\.pooling_type"):
+        read_pooling(GgufFile.open(path).metadata.section("llama."))

@@ -14,21 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 import uvicorn
 from prometheus_client import CollectorRegistry
-from server_process import served  # noqa: F401  (a fixture of all files)
 
 from surefoot.engine.config import EngineConfig
 from surefoot.engine.grammar.compiler import Grammars
 from surefoot.engine.grammar.constraint import Constraint
 from surefoot.engine.grammar.matcher import Grammar
 from surefoot.engine.opening import open_engine
+from surefoot.engine.pooling import Pooling
 from surefoot.engine.request import Draw, Finish, FinishReason, Output, Submission
 from surefoot.kernels.errors import RequestError
 from surefoot.server.app import create_app
 from surefoot.server.connection import BoundedConnection
+from surefoot.server.embedding import EmbeddingModel
 from surefoot.server.launch import assemble
 from surefoot.server.service import ServedModel, Service
 from surefoot.server.settings import EngineSettings, HttpSettings, Settings
@@ -205,6 +207,8 @@ class FakeEngine:
     def _step(self, run: Running, now: float) -> Output:
         run.due = now + self.script.pause_s
         params = run.submission.params
+        if run.submission.pooling is not None:
+            return self._embed(run)
         first = run.sent == 0
         upto = min(run.sent + random.randint(1, self.script.max_step), len(run.tokens))
         tokens, run.sent = run.tokens[run.sent : upto], upto
@@ -228,6 +232,16 @@ class FakeEngine:
             prompt_draws=prompt_draws,
             finish=finish,
         )
+
+    def _embed(self, run: Running) -> Output:
+        """Something of the prompt: its ids' sum, their number, the last and the first."""
+        ids = run.submission.prompt_ids
+        del self._running[run.submission.request_id]
+        if self.script.fail_after is not None:
+            fault = RequestError("NaN in the rows", code="engine_error", status=500, kind="api_error")
+            return Output(finish=Finish(FinishReason.ERROR, error=fault))
+        vector = np.array([sum(ids), len(ids), ids[-1], ids[0]], np.float64)
+        return Output(embedding=vector, finish=Finish(FinishReason.POOLED, prompt_tokens=len(ids)))
 
     @staticmethod
     def _draw(token: int, num_top: int) -> Draw:
@@ -281,13 +295,19 @@ def serving(service: Service) -> Iterator[Live]:
 Start = Callable[..., Live]
 
 
-def _service(script: Script | None, template: Any, max_context: int, **http: Any) -> Service:
+EMBEDDING = EmbeddingModel(Pooling.LAST, 4, (2,))
+
+
+def _service(
+    script: Script | None, template: Any, max_context: int, embedding: EmbeddingModel = EMBEDDING, **http: Any
+) -> Service:
     model = ServedModel(
         names=("tiny", "alias"),
         tokenizer=ByteTokenizer(),
         template=PlainTemplate() if template is True else template or None,
         max_context=max_context,
         vocab_size=VOCAB,
+        embedding=embedding,
     )
     return Service(model, FakeEngine(script), HttpSettings(**http))
 
