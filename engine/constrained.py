@@ -22,17 +22,24 @@ if TYPE_CHECKING:
 class ConstrainedAnswer:
     """One request's grammar and what it said about the coming step."""
 
-    __slots__ = ("fault", "matcher", "num_proposed", "prescribed")
+    __slots__ = ("fault", "matcher", "num_certain", "num_proposed", "prescribed")
 
     def __init__(self, matcher: Matcher) -> None:
         self.matcher = matcher
         self.prescribed: list[int] = []  # tokens that must come next
-        self.num_proposed = 0  # of the step's drafts, those that the speculative loop proposed too
+        self.num_certain = 0  # of the step's drafts, those that are prescribed: they come first
+        self.num_proposed = 0  # of the step's drafts, those that the speculative loop proposed
         self.fault: RequestError | None = None  # the grammar gave up; the request ends with this step
+
+    def plain(self) -> None:
+        """Nothing is prescribed, or it may not be drafted."""
+        self.prescribed = []
+        self.num_certain = 0
 
     def window(self, proposed: Sequence[int], room: int) -> Sequence[int]:
         """The step's drafts: what is prescribed, or a proposal that goes beyond it."""
         prescribed = self.prescribed[:room]
+        self.num_certain = len(prescribed)
         agreed = 0
         for one, other in zip(proposed, prescribed, strict=False):
             if one != other:
@@ -60,7 +67,7 @@ def prescribe(running: Sequence[ActiveRequest], drafts: Callable[[ActiveRequest]
         answer = request.constrained
         if answer is None:
             continue
-        answer.prescribed = []
+        answer.plain()
         if answer.fault is None and len(request.tokens) - request.num_computed == 1 and drafts(request):
             try:
                 answer.prescribed = answer.matcher.forced_drafts(MAX_WINDOW)

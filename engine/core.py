@@ -149,7 +149,7 @@ class EngineCore:
         """Runs one step, if there is work, and collects what it gave in `outbox`. Returns the step's kind."""
         speculation, scheduler = self.speculation, self.scheduler
         speculation.prepare(scheduler.running, bool(scheduler.waiting))
-        prescribe(scheduler.running, self.session.arming.verifies)
+        prescribe(scheduler.running, self.session.arming.verifies_certain)
         plan = scheduler.schedule()
         entries = plan.entries
         if not entries:
@@ -267,9 +267,12 @@ class EngineCore:
         request.tokens += token_ids
         self.scheduler.advance(request, rows.start + rows.num_rows + taken - 1)
         accepted = len(result) - 1
+        certain = 0
         if request.constrained is not None:
+            certain = min(accepted, request.constrained.num_certain)
             accepted = min(accepted, request.constrained.num_proposed)
-        self.speculation.accepted(request, rows.start, accepted, self.runner.first_row(number))
+            self.metrics.prescribed_tokens += min(certain, taken)
+        self.speculation.accepted(request, rows.start, accepted, self.runner.first_row(number), certain)
         self._time_tokens(request, taken, now)
         if output.finish is not None:
             self._end(request, output)

@@ -108,6 +108,7 @@ class Metrics(Collector):
         self.requests: dict[str, int] = {}  # by finish reason
         self.prompt_tokens = 0
         self.generation_tokens = 0
+        self.prescribed_tokens = 0
         self.embedding_tokens = 0
         self.step_faults = 0
         self.first_token = Tally(LATENCY)
@@ -146,6 +147,11 @@ class Metrics(Collector):
         for name, text, value in (
             ("prompt_tokens", "Prompt tokens of started requests, cached ones included.", self.prompt_tokens),
             ("generation_tokens", "Tokens generated.", self.generation_tokens),
+            (
+                "grammar_prescribed_tokens",
+                "Generated tokens that a grammar prescribed and that came from a shared step.",
+                self.prescribed_tokens,
+            ),
             ("embedding_tokens", "Tokens of texts whose embedding was given.", self.embedding_tokens),
             ("prefix_cache_query_tokens", "Prompt tokens looked up in the prefix cache.", levels.queried_tokens),
             ("prefix_cache_hit_tokens", "Prompt tokens found in the prefix cache.", levels.hit_tokens),

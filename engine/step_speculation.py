@@ -26,9 +26,12 @@ class StepSpeculation(Protocol):
         """Tokens to verify, at most each entry's window: one list per entry, or nothing at all."""
         ...
 
-    def accepted(self, sequence: ActiveRequest, start: int, num_accepted: int, first_row: int) -> None:
+    def accepted(
+        self, sequence: ActiveRequest, start: int, num_accepted: int, first_row: int, num_certain: int
+    ) -> None:
         """Draws were taken and committed. Its rows start at position `start`, which was row `first_row` of the step;
-        so many drafts equalled their draws (perhaps more than were kept, if a stop came between)."""
+        so many of the loop's drafts equalled their draws (perhaps more than were kept, if a stop came between). The
+        step's first `num_certain` drafts were prescribed by a grammar: no merit of whoever proposed them too."""
         ...
 
     def finish(self, sequences: int, rows: int, prefill_rows: int) -> None:

@@ -1,4 +1,5 @@
-"""The outermost layer around the app: request ids, the access log (never a prompt, never a query string), counters."""
+"""The outermost layer around the app: request ids, the access log (never a prompt, a key or a query string), counters,
+and the end of what a request holds."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .http_metrics import HttpMetrics
+from .visit import Visit, begin_visit
 
 _log = logging.getLogger("surefoot.access")
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -28,7 +30,8 @@ class AccessLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(scope)
+        visit = Visit(_request_id(scope))
+        begin_visit(visit)
         started = time.perf_counter()
         status = 0
 
@@ -36,19 +39,29 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], (_ID_HEADER, request_id.encode())]}
+                message = {**message, "headers": [*message["headers"], *visit.headers()]}
             await send(message)
 
         self._metrics.open_requests.inc()
         try:
             await self._app(scope, receive, send_tagged)
+        except Exception:
+            status = status or 500  # the layer around this one writes the answer
+            raise
         finally:
+            visit.leave()
             self._metrics.open_requests.dec()
             self._metrics.count_response(_route(scope), status)
-            elapsed_ms = (time.perf_counter() - started) * 1e3
-            client = scope.get("client") or ("-", 0)
-            path = scope["path"][:_MAX_PATH].encode("unicode_escape").decode()  # a path may hold line breaks
-            _log.info("%s %s %s %d %.1fms %s", client[0], scope["method"], path, status, elapsed_ms, request_id)
+            _write_line(scope, status, time.perf_counter() - started, visit)
+
+
+def _write_line(scope: Scope, status: int, seconds: float, visit: Visit) -> None:
+    client = scope.get("client") or ("-", 0)
+    path = scope["path"][:_MAX_PATH].encode("unicode_escape").decode()  # a path may hold line breaks
+    _log.info(
+        "%s %s %s %d %.1fms %s %s",
+        client[0], scope["method"], path, status, seconds * 1e3, visit.request_id, visit.tenant,
+    )  # fmt: skip
 
 
 def _request_id(scope: Scope) -> str:

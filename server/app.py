@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from .access import AccessLog
 from .api import chat, completions, embeddings, models, operations, page, speculation, tokens
+from .cors import CrossOrigin
 from .errors import install_error_handlers
 from .openapi import install_openapi
 from .schema.chat import ChatRequest
@@ -56,6 +57,7 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="Surefoot", lifespan=lifespan, redirect_slashes=False, docs_url=None, redoc_url=None)
     app.state.service = service
+    app.add_middleware(CrossOrigin, origins=service.settings.cors_origins, local=service.is_local)
     app.add_middleware(AccessLog, metrics=service.metrics)
     install_error_handlers(app)
     for router in _ROUTERS:

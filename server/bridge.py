@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from ..engine.pooling import Pooling
 from ..engine.request import NO_WISHES, GenerationParams, Output, RequestSpeculation, Submission
 from ..kernels.errors import RequestError
+from .limits import Allowance
 from .ports import Engine
+from .visit import Trace, current_visit
 
 _RETRY_ELSEWHERE_S = 5  # by then a replacement may run
 
@@ -39,8 +41,17 @@ class ClientGoneError(Exception):
 class Generation:
     """All choices of one HTTP request. Lives on the event loop, except that the bridge feeds it."""
 
-    def __init__(self, bridge: Bridge, request_id: str, num_choices: int) -> None:
+    def __init__(
+        self,
+        bridge: Bridge,
+        request_id: str,
+        num_choices: int,
+        allowance: Allowance | None = None,
+        trace: Trace | None = None,
+    ) -> None:
         self.request_id = request_id
+        self._allowance = allowance
+        self._trace = trace
         self._bridge = bridge
         self._running = set(range(num_choices))
         self._later: deque[tuple[int, Submission]] = deque()  # choices that follow those that run
@@ -85,6 +96,8 @@ class Generation:
         """Called by the bridge, on the loop."""
         if output.finish is not None:
             self._running.discard(index)
+            if self._trace is not None:
+                self._trace.ended(index, output.finish)
             self._go_on()
         if self._fault is None:
             held = self._pending.get(index)
@@ -106,7 +119,7 @@ class Generation:
             else:
                 self._running.add(index)
                 return
-        self._bridge.ended(self)
+        self._give_back()
 
     def abort(self, fault: Exception) -> None:
         """Ends the generation from the server's side, once: the engine is told, and the reader gets `fault`."""
@@ -123,7 +136,13 @@ class Generation:
         """Choices from `first` on never reached the engine, so it will not end them."""
         for index in [index for index in self._running if index >= first]:
             self._running.discard(index)
-            self._bridge.ended(self)
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """A choice's place is free."""
+        if self._allowance is not None:
+            self._allowance.num_choices -= 1
+        self._bridge.ended(self)
 
     def close(self) -> None:
         """The reader is finished; what still runs is cancelled."""
@@ -195,7 +214,13 @@ class Bridge:
         """
         count = len(choices) if at_once is None else min(at_once, len(choices))
         self.admit(count)
-        generation = Generation(self, request_id, count)
+        visit = current_visit()
+        allowance, trace = (None, None) if visit is None else (visit.allowance, visit.trace)
+        generation = Generation(self, request_id, count, allowance, trace)
+        if allowance is not None:
+            allowance.num_choices += count
+        if trace is not None:
+            trace.submitted()
         self._open.add(generation)
         self._num_running += count
         self._idle.clear()
@@ -229,6 +254,9 @@ class Bridge:
             raise RequestError(
                 f"{num_choices} choices are more than this server takes at once ({self.max_requests})", param="n"
             )
+        visit = current_visit()
+        if visit is not None and visit.allowance is not None:
+            visit.allowance.admit(num_choices)
         if self._num_running + num_choices > self.max_requests:
             raise RequestError(
                 f"The server is full: {self._num_running} of {self.max_requests} requests are running or waiting",

@@ -16,7 +16,9 @@ from .. import __version__
 from ..engine.speculation.policy import SpeculationPolicy
 from ..kernels.errors import StartError
 from . import settings as flags
+from .api_keys import server_keys
 from .bench.command import bench
+from .limits import KeyLimits
 from .settings import (
     EmbeddingSettings,
     EngineSettings,
@@ -71,6 +73,11 @@ def serve(
     served_model_name: flags.ServedModelName = None,
     api_key: flags.ApiKey = None,
     admin_key: flags.AdminKey = None,
+    api_key_file: flags.ApiKeyFile = None,
+    admin_key_file: flags.AdminKeyFile = None,
+    key_at_once: flags.KeyAtOnce = None,
+    key_per_minute: flags.KeyPerMinute = None,
+    cors_origin: flags.CorsOrigin = None,
     max_waiting: flags.MaxWaiting = None,
     tool_parser: flags.ToolParser = None,
     pooling: flags.Pooling = None,
@@ -87,8 +94,13 @@ def serve(
     draft_model: flags.DraftModel = None,
 ) -> None:
     """Serve MODEL over HTTP."""
+    from .cors import checked_origins
     from .run import run
 
+    given = server_keys(keys("--api-key", api_key), api_key_file, keys("--admin-key", admin_key), admin_key_file)
+    for warning in given.warnings:
+        _warn(warning)
+    origins = checked_origins(split_list(cors_origin), has_keys=bool(given.api))
     run(
         Settings(
             model=model,
@@ -96,8 +108,10 @@ def serve(
             http=HttpSettings(
                 host=host,
                 port=port,
-                api_keys=keys("--api-key", api_key),
-                admin_key=next(iter(keys("--admin-key", admin_key)), None),
+                api_keys=given.api,
+                admin_key=given.admin,
+                key_limits=KeyLimits(key_at_once, key_per_minute),
+                cors_origins=origins,
                 max_body_bytes=max_body,
                 drain_s=drain_timeout,
                 tool_parser=tool_parser,
@@ -141,6 +155,10 @@ def known_variables() -> list[str]:
     ]
 
 
+def _warn(text: str) -> None:
+    print(f"surefoot: warning: {text}", file=sys.stderr, flush=True)
+
+
 def _one_line(error: StartError | TyperException) -> str:
     text = str(error) if isinstance(error, StartError) else error.format_message()
     return " ".join(text.split())
@@ -152,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         check_flags(given)
         for warning in check_environment(os.environ, known_variables()):
-            print(f"surefoot: warning: {warning}", file=sys.stderr)
+            _warn(warning)
         code = app(args=given, prog_name="surefoot", standalone_mode=False)
     except (StartError, TyperException) as error:
         print(f"surefoot: {_one_line(error)}", file=sys.stderr)

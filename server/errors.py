@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from ..kernels.errors import RequestError
 from .encoding import json_response
+from .visit import current_visit
 
 _log = logging.getLogger("surefoot.server")
 
@@ -87,9 +88,16 @@ def install_error_handlers(app: FastAPI) -> None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def on_bug(request: Request, error: Exception) -> Response:
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        bug = RequestError("Internal error; the log has its trace", code="internal_error", status=500, kind="api_error")
-        return error_response(bug)
+        visit = current_visit()
+        request_id = "-" if visit is None else visit.request_id
+        _log.error("%s %s failed, request %s", request.method, request.url.path, request_id, exc_info=error)
+        bug = RequestError(
+            f"Internal error; the log has its trace under {request_id}",
+            code="internal_error",
+            status=500,
+            kind="api_error",
+        )
+        return error_response(bug, {"X-Request-Id": request_id, "Connection": "close"})  # uvicorn closes it now
 
     app.add_exception_handler(RequestError, on_request_error)
     app.add_exception_handler(HTTPException, on_http_error)

@@ -36,6 +36,8 @@ def run(settings: Settings) -> None:
     with _bound(settings.http) as listener:
         with _ended_by_sigterm():
             service, banner = launch(settings, settings.model or default_model(_say))
+        if service.gate.is_open and not settings.http.is_loopback:
+            _say(f"surefoot: warning: no --api-key: whoever reaches {settings.http.host} may use and administrate it")
         address = f"http://{_printable(settings.http.host)}:{listener.getsockname()[1]}"
 
         def announce() -> None:

@@ -55,13 +55,18 @@ class Service:
         self.model = model
         self.engine = engine
         self.settings = settings
-        self.gate = Gate(settings.api_keys, settings.admin_key)
+        self.gate = Gate(settings.api_keys, settings.admin_key, settings.key_limits)
         self.metrics = HttpMetrics(engine.registry)
         template, tokenizer = model.template, model.tokenizer
         chat = None if template is None else ChatFormat(template, tokenizer, settings.tool_parser)
         self.prompter = Prompter(tokenizer, chat, model.max_context)
         self.bridge = Bridge(engine, settings.max_requests)
         self._drain: asyncio.Task[None] | None = None  # kept: the loop holds tasks weakly
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is meant for this machine only, and asks nobody there for a key."""
+        return self.gate.is_open and self.settings.is_loopback
 
     def start_drain(self, deadline_s: float) -> asyncio.Task[None]:
         """Refuses new requests from now on; the task ends when the running ones have, or were ended at the deadline."""

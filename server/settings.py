@@ -6,6 +6,7 @@ Nothing unknown is ignored: an unknown SUREFOOT_* variable stops the start; othe
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,8 @@ import typer
 from ..engine.speculation.contract import MAX_WINDOW
 from ..engine.speculation.policy import DEFAULT_POLICY, SpeculationPolicy
 from ..kernels.errors import ConfigError
+from .api_keys import ApiKey as SecretKey
+from .limits import UNLIMITED, KeyLimits
 
 _UNITS = {
     "": 1,
@@ -47,14 +50,24 @@ class HttpSettings:
 
     host: str = "127.0.0.1"
     port: int = 8000
-    api_keys: tuple[str, ...] = ()
-    admin_key: str | None = None
+    api_keys: tuple[str | SecretKey, ...] = field(default=(), repr=False)
+    admin_key: str | None = field(default=None, repr=False)
+    key_limits: KeyLimits = UNLIMITED  # of every key that has none of its own; without keys, of all clients together
+    cors_origins: tuple[str, ...] = ()  # pages that may use the server from a browser
     max_requests: int = 256  # choices running and waiting; more is 429
     max_body_bytes: int = 32 * 2**20
     drain_s: float = 30.0
     tool_parser: str | None = None  # None: the one that the chat template teaches
     embeddings_at_once: int = 8  # inputs of one request that are in the engine at the same time
     times: ReplyTimes = field(default_factory=ReplyTimes)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +201,29 @@ ApiKey = Annotated[
     ),
 ]
 AdminKey = Annotated[str | None, typer.Option("--admin-key", envvar="SUREFOOT_ADMIN_KEY", help="Key for /admin.")]
+ApiKeyFile = Annotated[
+    Path | None,
+    typer.Option("--api-key-file", envvar="SUREFOOT_API_KEY_FILE", help="File of keys: KEY [NAME] [limits] per line."),
+]
+AdminKeyFile = Annotated[
+    Path | None, typer.Option("--admin-key-file", envvar="SUREFOOT_ADMIN_KEY_FILE", help="File with the admin key.")
+]
+KeyAtOnce = Annotated[
+    int | None,
+    typer.Option("--key-at-once", envvar="SUREFOOT_KEY_AT_ONCE", min=1, help="Requests of one key answered at once."),
+]
+KeyPerMinute = Annotated[
+    int | None,
+    typer.Option("--key-per-minute", envvar="SUREFOOT_KEY_PER_MINUTE", min=1, help="Requests of one key per minute."),
+]
+CorsOrigin = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cors-origin",
+        envvar="SUREFOOT_CORS_ORIGIN",
+        help="Origin whose web pages may use the server; repeat for more.",
+    ),
+]
 MaxWaiting = Annotated[
     int | None,
     typer.Option("--max-waiting", envvar="SUREFOOT_MAX_WAITING", min=0, help="Requests that may queue; more get 429."),

@@ -1,24 +1,32 @@
-"""Who sends a request: API keys, and the prefix-cache salt that keeps one key's prompts from being timed by another."""
+"""Who sends a request: API keys, their limits, and the prefix-cache salt that keeps one key's prompts from being timed
+by another. Keeps digests, not keys."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import Request
 
 from ..kernels.errors import RequestError
+from .api_keys import ApiKey
+from .limits import UNLIMITED, Allowance, KeyLimits
+from .visit import current_visit
 
 _SALT_BYTES = 16
+_READING = ("GET", "HEAD", "OPTIONS", "DELETE")  # cost nothing worth a limit
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """The holder of an API key. Without keys there is one tenant."""
 
-    salt: bytes
+    name: str
+    salt: bytes = field(repr=False)
+    allowance: Allowance = field(default_factory=lambda: Allowance(UNLIMITED), repr=False, compare=False)
 
     def cache_salt(self, extra: str | None) -> bytes:
         """The salt of a request's blocks; `extra` is the request's own `cache_salt`."""
@@ -30,20 +38,39 @@ def _derived(key: bytes, message: bytes) -> bytes:
 
 
 class Gate:
-    """Checks keys. Compares with every key and in constant time, so neither order nor prefix leaks."""
+    """Checks keys: the digest of what was sent against the digest of every key, each in constant time, so that neither
+    order nor length nor prefix leaks."""
 
-    def __init__(self, api_keys: Sequence[str], admin_key: str | None) -> None:
-        self._tenants = {key.encode(): Tenant(_derived(key.encode(), b"prefix cache")) for key in api_keys}
-        self._admin_key = None if admin_key is None else admin_key.encode()
-        self._anyone = Tenant(_derived(b"", b"prefix cache"))
+    def __init__(self, api_keys: Sequence[str | ApiKey], admin_key: str | None, limits: KeyLimits = UNLIMITED) -> None:
+        self._pepper = secrets.token_bytes(32)
+        keys = [ApiKey(key) if isinstance(key, str) else key for key in api_keys]
+        self._tenants = {self._digest(key.secret.encode()): _tenant(key, limits) for key in keys}
+        self._admin = None if admin_key is None else self._digest(admin_key.encode())
+        self._anyone = Tenant("-", _derived(b"", b"prefix cache"), Allowance(limits))
+
+    def _digest(self, key: bytes) -> bytes:
+        return hmac.new(self._pepper, key, hashlib.sha256).digest()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody may use and administrate the server."""
+        return not self._tenants and self._admin is None
 
     def tenant(self, request: Request) -> Tenant:
-        """The request's tenant; RequestError 401 without a valid key."""
+        """The request's tenant. RequestError 401 without a valid key; 429 for work beyond the key's limits."""
+        tenant = self._known(request)
+        visit = current_visit()
+        if visit is not None:
+            visit.identify(tenant.name, tenant.allowance, request.method not in _READING)
+        return tenant
+
+    def _known(self, request: Request) -> Tenant:
         if not self._tenants:
             return self._anyone
         sent, found = _bearer(request), None
+        digest = self._digest(sent)
         for key, tenant in self._tenants.items():
-            if hmac.compare_digest(key, sent):
+            if hmac.compare_digest(key, digest):
                 found = tenant
         if found is None:
             raise _unauthorized(sent, "API")
@@ -51,7 +78,7 @@ class Gate:
 
     def admin(self, request: Request) -> None:
         """RequestError unless the request may administrate: with the admin key, or on a server without any keys."""
-        if self._admin_key is None:
+        if self._admin is None:
             if self._tenants:
                 raise RequestError(
                     "Administration is off: the server was started without --admin-key",
@@ -61,8 +88,14 @@ class Gate:
                 )
             return
         sent = _bearer(request)
-        if not hmac.compare_digest(self._admin_key, sent):
+        if not hmac.compare_digest(self._admin, self._digest(sent)):
             raise _unauthorized(sent, "admin")
+
+
+def _tenant(key: ApiKey, limits: KeyLimits) -> Tenant:
+    secret = key.secret.encode()
+    name = key.name or f"key-{_derived(secret, b'name').hex()[:8]}"
+    return Tenant(name, _derived(secret, b"prefix cache"), Allowance(key.limits.within(limits)))
 
 
 def _bearer(request: Request) -> bytes:

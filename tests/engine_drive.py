@@ -16,6 +16,7 @@ from surefoot.engine.core import EngineCore
 from surefoot.engine.metrics import Metrics
 from surefoot.engine.request import Finish, GenerationParams, Output, Submission
 from surefoot.engine.resources import allocate
+from surefoot.engine.speculation.policy import NO_WISHES, RequestSpeculation
 from surefoot.kernels.backend import Backend
 from surefoot.kernels.sampling import Draw
 from surefoot.models.pooling import Pooling
@@ -77,12 +78,13 @@ class Drive:
         name: str | None = None,
         salt: bytes = b"",
         priority: int = 0,
+        wishes: RequestSpeculation = NO_WISHES,
         pooling: Pooling | None = None,
     ) -> Answer:
         name = name or f"r{len(self.answers)}"
         answer = self.answers[name] = Answer()
         submission = Submission(
-            name, list(prompt_ids), request or params(), salt, answer.take, priority, pooling=pooling
+            name, list(prompt_ids), request or params(), salt, answer.take, priority, wishes, pooling=pooling
         )
         self.core.add(submission, time.monotonic())
         return answer

@@ -38,7 +38,9 @@ class RecordedDrafts:
         self.num_drafted += len(ids)
         return ids
 
-    def accepted(self, sequence: ActiveRequest, start: int, num_accepted: int, first_row: int) -> None:
+    def accepted(
+        self, sequence: ActiveRequest, start: int, num_accepted: int, first_row: int, num_certain: int
+    ) -> None:
         self.num_accepted += num_accepted
         assert sequence.num_computed == len(sequence.tokens) - 1, "the cache covers all but the last token"
         assert start < sequence.num_computed + 1

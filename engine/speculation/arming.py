@@ -62,11 +62,11 @@ class Arming:
         self.governor = self._governor(policy.governor)
         self._settle()
 
-    def verifies(self, sequence: SpeculativeSequence) -> bool:
-        """Whether drafts that no algorithm made, tokens that a grammar prescribes, may be verified for a request."""
-        policy, wishes = self.policy, sequence.wishes
-        off = policy.draft_tokens == 0 or wishes.draft_tokens == 0
-        return policy.enabled and wishes.enabled and not off and self.target.verdict.refusal is None
+    def verifies_certain(self, sequence: SpeculativeSequence) -> bool:
+        """Whether tokens that a grammar prescribes may be verified as drafts of a request. They are no guesses, so no
+        policy is asked; but a request may want plain steps, and a target may have none but plain ones."""
+        wishes = sequence.wishes
+        return wishes.enabled and wishes.draft_tokens != 0 and self.target.verdict.refusal is None
 
     def not_effective(self) -> dict[str, str]:
         """Settings of the policy that change nothing here, and why. Empty where all do what they say."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .contract import MAX_WINDOW
 
-KINDS = ("plain", "verify", "no_draft", "parked")
+KINDS = ("plain", "verify", "no_draft", "parked", "prescribed")
 
 
 @dataclass(slots=True)

@@ -63,6 +63,7 @@ class SpeculationSession:
         self._record = StepRecord(0.0, 0, 0, 0, 0, self._outcomes)
         self._eligible = False
         self._verified = False
+        self._certain = 0  # tokens that a grammar prescribed, in the running step
         self._tokens = 0
         self._began = 0.0
         self._finished = clock()
@@ -90,6 +91,7 @@ class SpeculationSession:
         self._began = self._clock()
         self._outcomes.clear()
         self._verified = False
+        self._certain = 0
         self._tokens = 0
         self.taps = ()
         self.counts.window = 0
@@ -284,10 +286,17 @@ class SpeculationSession:
 
     # --- after the draws ---------------------------------------------------------------------------------------------
 
-    def accepted(self, sequence: SpeculativeSequence, start: int, num_accepted: int, first_row: int = 0) -> None:
-        """A sequence's draws were taken: `tokens` and `num_computed` are as they will stay. Rows from position `start`
-        on were computed, from row `first_row` of the step; `num_accepted` drafts equalled their draws."""
+    def accepted(
+        self,
+        sequence: SpeculativeSequence,
+        start: int,
+        num_accepted: int,
+        first_row: int = 0,
+        num_certain: int = 0,
+    ) -> None:
+        """A sequence's draws were taken: `tokens` and `num_computed` are as they will stay. See StepSpeculation."""
         self._tokens += len(sequence.tokens) - 1 - start
+        self._certain += num_certain
         tracked = sequence.speculation
         if tracked is None:
             return
@@ -295,24 +304,26 @@ class SpeculationSession:
         kind = "plain"
         if self._eligible:
             kind = "verify" if chosen is not None else kind_of([armed.outcome for armed in tracked.armed])
+        if num_certain and kind != "verify":
+            kind = "prescribed"
         tracked.report.note_step(kind, self._clock() - self._began)
         if not self._eligible:
             return
         if chosen is not None:
             drafted = chosen.outcome.window
             chosen.outcome.accepted = num_accepted
-            self._note_accepted(tracked, chosen, num_accepted)
+            self._note_accepted(tracked, chosen, num_accepted, num_certain)
         for armed in tracked.armed:
             if armed.ready:
                 self._commit(sequence, armed, start, drafted, first_row)
 
-    def _note_accepted(self, tracked: Tracked, armed: Armed, num_accepted: int) -> None:
+    def _note_accepted(self, tracked: Tracked, armed: Armed, num_accepted: int, num_certain: int) -> None:
         name = armed.speculator.capabilities.name
         counts, report = self.counts, tracked.report
-        counts.drafted[name] += armed.outcome.window
-        counts.accepted[name] += num_accepted
-        report.accepted += num_accepted
-        for position in range(num_accepted):
+        counts.drafted[name] += max(armed.outcome.window - num_certain, 0)
+        counts.accepted[name] += max(num_accepted - num_certain, 0)
+        report.accepted += max(num_accepted - num_certain, 0)
+        for position in range(num_certain, num_accepted):
             counts.accepted_by_position[position] += 1
             report.accepted_by_position[position] += 1
 
@@ -363,9 +374,10 @@ class SpeculationSession:
         record.tokens = self._tokens
         record.after_idle = self._began - self._finished > IDLE_SECONDS
         self._finished = now
-        self.arming.governor.record(record)
+        kind = "verify" if self._verified else "prescribed" if self._certain else kind_of(self._outcomes)
+        if kind != "prescribed":  # tokens that were no draft's merit: neither a plain step nor a speculative one
+            self.arming.governor.record(record)
         if not prefill_rows:
-            kind = "verify" if self._verified else kind_of(self._outcomes)
             self.counts.parks += kind == "parked" and self._last_kind == "verify"
             self._last_kind = kind
             self.counts.steps[kind] += 1

@@ -156,6 +156,27 @@ def kernels(
         json_out.write_text(command.as_json(report))
 
 
+@bench.command()
+def overhead(
+    model: Model,
+    streams: Annotated[str, typer.Option(help="How many streams at once, one line each.")] = "1,4,8,16",
+    tokens: Annotated[int, typer.Option(min=2, help="Length of every answer.")] = 128,
+    pairs: Annotated[int, typer.Option(min=1, help="Counted runs of each side.")] = 5,
+    threads: Threads = None,
+    json_out: JsonOut = None,
+) -> None:
+    """Stream answers over HTTP and straight from an engine, in turns: what HTTP and Python take of a model's speed."""
+    from . import overhead as command
+    from .client import BenchError
+
+    counts = whole_numbers("--streams", streams, 1)
+    try:
+        report = command.run(model, counts, tokens=tokens, pairs=pairs, threads=threads)
+    except (BenchError, OSError) as error:
+        raise ConfigError(f"bench overhead: {error}") from error
+    command.publish(report, json_out)
+
+
 def whole_numbers(option: str, text: str, least: int) -> list[int]:
     """A comma-separated list. Raises ConfigError."""
     parts = [part.strip() for part in text.split(",")]

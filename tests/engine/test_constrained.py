@@ -25,6 +25,7 @@ from surefoot.kernels.registry import create_backend, has_native_module
 from surefoot.models.load import LoadedModel, load_model
 
 END = VOCAB - 1
+PLAIN = RequestSpeculation(enabled=False)
 SCHEMA = Constraint.json_schema(PERSON, "response_format")
 LONG = Constraint.regex("[a-z]{3} a text that is prescribed from its beginning to its end [a-z]{2}", "p")
 
@@ -67,6 +68,7 @@ class Drafts:
         self.answer, self.window, self.mistakes = answer, window, mistakes
         self.rng = random.Random(window)
         self.accepts: list[tuple[int, int]] = []  # proposed, accepted
+        self.certain: list[int] = []  # of the accepted
         self.proposed = 0
 
     def prepare(self, running: Sequence[ActiveRequest], crowded: bool) -> None:
@@ -80,9 +82,12 @@ class Drafts:
         self.proposed = len(ids)
         return [[self.rng.randrange(VOCAB) if self.rng.random() < self.mistakes else token for token in ids]]
 
-    def accepted(self, sequence: ActiveRequest, start: int, num_accepted: int, first_row: int) -> None:
+    def accepted(
+        self, sequence: ActiveRequest, start: int, num_accepted: int, first_row: int, num_certain: int
+    ) -> None:
         assert num_accepted <= self.proposed
         self.accepts.append((self.proposed, num_accepted))
+        self.certain.append(num_certain)
         self.proposed = 0
 
     def finish(self, sequences: int, rows: int, prefill_rows: int) -> None:
@@ -107,8 +112,7 @@ def test_answers_are_valid(seed: int, temperature: float) -> None:
 def test_drafts_change_nothing(constraint: Constraint, window: int, mistakes: float) -> None:
     settings = asked(constraint, 5, num_logprobs=2)
     plain = drive()
-    plain.core.session.apply(plain.core.session.arming.policy.__class__(enabled=False))
-    reference = plain.one(prompt(), settings)
+    reference = plain.one(prompt(), settings, wishes=PLAIN)
     drafting = drive()
     drafting.core.speculation = drafts = Drafts(reference.token_ids, window, mistakes)  # type: ignore[assignment]
     answer = drafting.one(prompt(), settings)
@@ -121,28 +125,45 @@ def test_drafts_change_nothing(constraint: Constraint, window: int, mistakes: fl
 def test_prescribed_tokens_take_one_step() -> None:
     """Jump-ahead: a long prescribed text is verified in one window, which costs no proposal."""
     settings = asked(LONG, 3)
-    jumping, plain = drive(), drive()
-    plain.core.session.change({"enabled": False})
-    first, second = jumping.one(prompt(), settings), plain.one(prompt(), settings)
-    assert same(first, second)
+    jumping, off, plain = drive(), drive(), drive()
+    off.core.session.change({"enabled": False})
+    first, second, third = (
+        jumping.one(prompt(), settings),
+        off.one(prompt(), settings),
+        plain.one(prompt(), settings, wishes=PLAIN),
+    )
+    assert same(first, second) and same(first, third)
     assert re.fullmatch("[a-z]{3} a text .* end [a-z]{2}", first.text)
     assert plain.core.num_steps == len(first.text)
-    assert jumping.core.num_steps <= 8
+    assert jumping.core.num_steps <= 8 and off.core.num_steps <= 8, "what is prescribed is no guess: no policy is asked"
 
 
-@pytest.mark.parametrize("wish", [{"enabled": False}, {"draft_tokens": 0}])
-def test_a_request_can_ask_for_plain_steps(wish: dict[str, object]) -> None:
-    from surefoot.engine.request import Output, Submission
+def test_prescribed_tokens_are_counted_apart() -> None:
+    """Neither a speculator's acceptance nor what its governor learns contains them."""
+    driven = drive()
+    driven.core.session.change({"type": "ngram"})
+    driven.core.speculation = drafts = Drafts([], 0, 0.0)  # type: ignore[assignment]
+    answer = driven.one(prompt(), asked(LONG, 3))
+    assert driven.core.metrics.prescribed_tokens == len(answer.text) - driven.core.num_steps
+    assert drafts.accepts == [(0, 0)] * driven.core.num_steps
+    session = drive()
+    session.core.session.change({"enabled": False})
+    session.one(prompt(), asked(LONG, 3))
+    counts = session.core.session.counts
+    assert counts.steps["prescribed"] >= 1 and counts.steps["verify"] == 0 and not counts.accepted
+    assert sum(counts.steps.values()) == session.core.num_steps - 1, "but for the prompt's"
+    right = drive()
+    right.core.speculation = drafts = Drafts(answer.token_ids, 8, 0.0)  # type: ignore[assignment]
+    assert same(right.one(prompt(), asked(LONG, 3)), answer)
+    assert 0 < right.core.metrics.prescribed_tokens < len(answer.text)
+    assert sum(drafts.certain) == right.core.metrics.prescribed_tokens
 
-    driven, answer = drive(), Answer()
-    wishes = RequestSpeculation(**wish)  # type: ignore[arg-type]
 
-    def take(output: Output) -> None:
-        answer.take(output)
-
-    driven.core.add(Submission("r", prompt(), asked(LONG), b"", take, 0, wishes), 0.0)
-    driven.run()
-    assert driven.core.num_steps == len(answer.text)
+@pytest.mark.parametrize("wishes", [PLAIN, RequestSpeculation(draft_tokens=0)])
+def test_a_request_can_ask_for_plain_steps(wishes: RequestSpeculation) -> None:
+    driven = drive()
+    answer = driven.one(prompt(), asked(LONG), wishes=wishes)
+    assert driven.core.num_steps == len(answer.text) and driven.core.metrics.prescribed_tokens == 0
 
 
 def test_many_at_once_are_what_they_are_alone() -> None:
@@ -253,12 +274,11 @@ def test_native_sampling_under_masks(name: str, temperature: float) -> None:
     grammar = real_grammars(name).compile(SCHEMA).result(30)
     engine = Drive(loaded(name), create_backend("cpu", 2), kv_memory=24 << 20, context_length=640)
     plain = Drive(loaded(name), create_backend("cpu", 2), kv_memory=24 << 20, context_length=640)
-    plain.core.session.change({"enabled": False})
     valid = 0
     for seed in range(5):
         settings = params(300, seed, temperature, grammar=grammar, num_logprobs=1)
         answer = engine.one([5, 6, 7 + seed], settings)
-        assert same(answer, plain.one([5, 6, 7 + seed], settings))
+        assert same(answer, plain.one([5, 6, 7 + seed], settings, wishes=PLAIN))
         if answer.done.reason is FinishReason.STOP:
             assert list(json.loads(answer.text)) == ["name", "age", "tags"]
             valid += 1

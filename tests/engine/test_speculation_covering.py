@@ -118,10 +118,12 @@ class Watched:
         }
         return drafts
 
-    def accepted(self, sequence: ActiveRequest, start: int, num_accepted: int, first_row: int) -> None:
+    def accepted(
+        self, sequence: ActiveRequest, start: int, num_accepted: int, first_row: int, num_certain: int
+    ) -> None:
         if window := self._windows[sequence.request_id]:
             self.seen[window, num_accepted] += 1
-        self._loop.accepted(sequence, start, num_accepted, first_row)
+        self._loop.accepted(sequence, start, num_accepted, first_row, num_certain)
 
     def finish(self, sequences: int, rows: int, prefill_rows: int) -> None:
         self._loop.finish(sequences, rows, prefill_rows)

@@ -19,6 +19,7 @@ import openai
 import pytest
 import uvicorn
 from prometheus_client import CollectorRegistry
+from server_process import served  # noqa: F401  (a fixture of all files)
 
 from surefoot.engine.config import EngineConfig
 from surefoot.engine.grammar.compiler import Grammars

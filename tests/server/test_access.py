@@ -146,6 +146,29 @@ def test_request_ids_metrics_and_a_log_without_prompts(start: Any, caplog: pytes
     assert "/v1/nothing\\nforged line" in logged
 
 
+def test_a_defect_is_an_error_body_that_names_its_request(
+    start: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = start()
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(live.engine, "health", broken)
+    with caplog.at_level(logging.INFO, "surefoot"), live.http() as http:
+        answer = http.get("/health", headers={"X-Request-Id": "abc-2"})
+        text = http.get("/metrics").text
+    assert answer.status_code == 500
+    assert answer.headers["x-request-id"] == "abc-2"
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("api_error", "internal_error")
+    assert "abc-2" in error["message"]
+    assert "ZeroDivision" not in answer.text
+    assert 'surefoot_http_responses_total{route="/health",status="500"} 1.0' in text
+    trace = next(record for record in caplog.records if record.name == "surefoot.server" and record.exc_info)
+    assert "abc-2" in trace.getMessage()
+
+
 def test_openapi_lists_every_route(plain: Any) -> None:
     with plain.http() as http:
         document = http.get("/openapi.json").json()

@@ -173,6 +173,26 @@ def test_second_signal_stops_at_once(serve: Any) -> None:
     assert "Traceback" not in served.banner
 
 
+def test_an_open_server_that_others_reach_says_so(serve: Any, tmp_path: Path) -> None:
+    open_to_all = serve("--host", "0.0.0.0")
+    assert "warning: no --api-key" in open_to_all.banner
+    keys = tmp_path / "keys"
+    keys.write_text("sk-in-a-file alice per-minute=1\n")
+    keys.chmod(0o604)
+    closed = serve("--host", "0.0.0.0", "--api-key-file", str(keys))
+    assert "warning: no --api-key" not in closed.banner
+    assert "every user of this machine" in closed.banner
+    port = closed.url.rpartition(":")[2]
+    headers = {"Authorization": "Bearer sk-in-a-file"}
+    answers = [httpx.post(f"http://127.0.0.1:{port}/tokenize", json={"prompt": "x"}, headers=headers) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    closed.process.send_signal(signal.SIGTERM)
+    closed.end()
+    assert "429" in closed.banner
+    assert "alice" in closed.banner
+    assert "sk-in-a-file" not in closed.banner
+
+
 @pytest.mark.skipif(not has_native_module(), reason="the reference backend is torch")
 def test_serving_imports_no_torch(serve: Any) -> None:
     served = serve()
@@ -238,6 +258,11 @@ def test_files_that_cannot_be_served(surefoot: Run, tmp_path: Path) -> None:
         (["--api-key", "a,,b"], "--api-key is empty"),
         (["--api-key", "a", "--admin-key", " "], "--admin-key is empty"),
         (["--host", ""], "--host is empty"),
+        (["--api-key-file", "/nowhere/keys"], "/nowhere/keys"),
+        (["--api-key", "a,b", "--admin-key", "b"], "the admin key is also an API key"),
+        (["--api-key", "a", "--cors-origin", "*"], "--cors-origin"),
+        (["--cors-origin", "chat.example.com"], "chat.example.com"),
+        (["--key-at-once", "0"], "--key-at-once"),
         (["--threads", "0"], "--threads"),
         (["--ctx-size", "1"], "--ctx-size"),
         (["--port", "http"], "--port"),

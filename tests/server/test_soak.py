@@ -6,67 +6,20 @@ import asyncio
 import json
 import os
 import random
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
+from server_process import HOME, MIB
 
 pytestmark = pytest.mark.slow
 
 DATA = Path(__file__).parents[1] / "data"
 TINY = DATA / "oracle" / "qwen3" / "model.gguf"
-HOME = Path(os.environ.get("SUREFOOT_TEST_HOME", Path.home() / ".surefoot"))
 SMOL = HOME / "models" / "smollm2-135m-instruct-q4_1.gguf"
-MIB = 1 << 20
 
 needs_smol = pytest.mark.skipif(not SMOL.exists(), reason=f"needs {SMOL.name}; `surefoot serve` fetches it")
-
-
-class Process:
-    """A server process and what it holds."""
-
-    def __init__(self, model: Path, kv_memory: int, log: Path, *flags: str) -> None:
-        command = [sys.executable, "-m", "surefoot.server", "serve", str(model), "--port", "0"]
-        started = time.monotonic()
-        with log.open("w") as sink:
-            self.popen = subprocess.Popen([*command, "--kv-memory", str(kv_memory), *flags], stderr=sink)
-        while "listening on " not in (text := log.read_text()):
-            assert self.popen.poll() is None, text
-            time.sleep(0.01)
-        self.ready_s = time.monotonic() - started
-        self.url = text.split("listening on ")[1].split()[0]
-        self.process = psutil.Process(self.popen.pid)
-
-    def resident(self) -> int:
-        return self.process.memory_info().rss
-
-    def state(self) -> dict[str, Any]:
-        return httpx.get(f"{self.url}/admin/state").json()
-
-    def idle(self) -> bool:
-        state = self.state()
-        held = [blocks["held"] for blocks in state["engine"]["kv_blocks"].values()]
-        return state["server"]["requests"] == 0 and not any(held) and not state["engine"]["requests"]
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    running: list[Process] = []
-
-    def begin(model: Path, kv_memory: int, *flags: str) -> Process:
-        running.append(Process(model, kv_memory, tmp_path / f"log{len(running)}", *flags))
-        return running[-1]
-
-    yield begin
-    for server in running:
-        server.popen.terminate()
-        assert server.popen.wait(timeout=30) == 0
 
 
 @needs_smol

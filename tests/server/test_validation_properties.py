@@ -82,7 +82,7 @@ def test_the_table_and_the_schemas_do_not_overlap_by_accident(schema: Any) -> No
     siblings = {"echo", "best_of", "top_logprobs", "max_completion_tokens"}
     siblings |= {"tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "include_reasoning"}
     siblings |= {"response_format", "structured_outputs", "json_schema", "grammar"}
-    siblings |= {"thinking_token_budget", "thinking_budget_tokens", "reasoning_budget"}
+    siblings |= {"thinking_token_budget", "thinking_budget_tokens", "reasoning_budget", "add_special_tokens"}
     assert set(schema.model_fields) & set(REFUSED) <= siblings
 
 

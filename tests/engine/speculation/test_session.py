@@ -273,7 +273,7 @@ def test_kinds_of_steps() -> None:
         rig.emit(sequence, [1, 9][: 3 - rows] if rows == 2 else [9], rows)
     rig.plan(sequence, crowded=True)
     rig.emit(sequence, [9])
-    assert rig.session.counts.steps == {"plain": 1, "verify": 1, "no_draft": 1, "parked": 0}
+    assert rig.session.counts.steps == {"plain": 1, "verify": 1, "no_draft": 1, "parked": 0, "prescribed": 0}
     assert rig.session.counts.no_draft == {"no match": 1}
     assert rig.session.snapshot()["steps"] == rig.session.counts.steps
 
