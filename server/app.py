@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from .access import AccessLog
-from .api import chat, completions, embeddings, models, operations, page, speculation, tokens
+from .api import chat, completions, embeddings, models, operations, page, responses, speculation, tokens
 from .cors import CrossOrigin
 from .errors import install_error_handlers
 from .openapi import install_openapi
 from .schema.chat import ChatRequest
 from .schema.completions import CompletionRequest
 from .schema.embeddings import EmbeddingRequest
+from .schema.responses import ResponseRequest
 from .schema.speculation import PolicyChange
 from .schema.tokens import DetokenizeRequest, TokenizeRequest
 from .service import Service
@@ -24,6 +25,7 @@ _BODIES = (
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
+    ResponseRequest,
     TokenizeRequest,
     DetokenizeRequest,
     operations.DrainRequest,
@@ -33,6 +35,7 @@ _ROUTERS = (
     chat.router,
     completions.router,
     embeddings.router,
+    responses.router,
     models.router,
     tokens.router,
     operations.router,

@@ -18,9 +18,14 @@ def sse_data(content: object) -> bytes:
     return b"data: " + to_json(content) + b"\n\n"
 
 
+def sse_event(name: str, content: object) -> bytes:
+    """One that has a name too."""
+    return b"event: " + name.encode() + b"\n" + sse_data(content)
+
+
 def sse_error(content: object) -> bytes:
     """An `error` event."""
-    return b"event: error\ndata: " + to_json(content) + b"\n\n"
+    return sse_event("error", content)
 
 
 SSE_DONE = b"data: [DONE]\n\n"

@@ -17,6 +17,7 @@ from .embedding import EmbeddingModel
 from .http_metrics import HttpMetrics
 from .ports import ChatTemplate, Engine, Tokenizer
 from .prompts import Prompter
+from .responses.store import ResponseStore
 from .settings import HttpSettings
 from .tenants import Gate
 
@@ -61,6 +62,7 @@ class Service:
         chat = None if template is None else ChatFormat(template, tokenizer, settings.tool_parser)
         self.prompter = Prompter(tokenizer, chat, model.max_context)
         self.bridge = Bridge(engine, settings.max_requests)
+        self.responses = ResponseStore(settings.stored_bytes, settings.stored_responses, max(len(settings.api_keys), 1))
         self._drain: asyncio.Task[None] | None = None  # kept: the loop holds tasks weakly
 
     @property

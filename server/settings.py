@@ -57,6 +57,8 @@ class HttpSettings:
     max_requests: int = 256  # choices running and waiting; more is 429
     max_body_bytes: int = 32 * 2**20
     drain_s: float = 30.0
+    stored_bytes: int = 64 * 2**20  # of responses that clients may go on from; 0: none is kept
+    stored_responses: int = 4096
     tool_parser: str | None = None  # None: the one that the chat template teaches
     embeddings_at_once: int = 8  # inputs of one request that are in the engine at the same time
     times: ReplyTimes = field(default_factory=ReplyTimes)
@@ -256,6 +258,16 @@ MaxBody = Annotated[
     int,
     typer.Option(
         "--max-body", envvar="SUREFOOT_MAX_BODY", parser=byte_size, metavar="SIZE", help="Largest request body."
+    ),
+]
+StoredBytes = Annotated[
+    int,
+    typer.Option(
+        "--response-store",
+        envvar="SUREFOOT_RESPONSE_STORE",
+        parser=byte_size,
+        metavar="SIZE",
+        help="Memory for responses that later ones go on from; 0: none is kept.",
     ),
 ]
 RequestTimeout = Annotated[

@@ -60,6 +60,9 @@ def _part_text(part: Any) -> str:
 Messages = Annotated[list[Message], Field(min_length=1, max_length=_MAX_MESSAGES)]
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
 class TemplateFields(ToolFields):
     """How a conversation becomes a prompt."""
 
@@ -67,10 +70,23 @@ class TemplateFields(ToolFields):
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    reasoning_effort: Effort | None = None
 
 
-class ChatRequest(SamplingFields, TemplateFields, StructuredFields):
+class BudgetFields(Strict):
+    """A limit for the tokens of the reasoning, in three spellings."""
+
+    thinking_token_budget: Whole | None = Field(None, ge=0, lt=2**31)
+    thinking_budget_tokens: Whole | None = Field(None, ge=-1, lt=2**31)
+    reasoning_budget: Whole | None = Field(None, ge=-1, lt=2**31)
+
+    def reasoning_limit(self) -> int | None:
+        """The smallest that is given and not -1."""
+        given = (self.thinking_token_budget, self.thinking_budget_tokens, self.reasoning_budget)
+        return min((limit for limit in given if limit is not None and limit >= 0), default=None)
+
+
+class ChatRequest(SamplingFields, TemplateFields, BudgetFields, StructuredFields):
     """A conversation to answer."""
 
     messages: Messages
@@ -78,9 +94,6 @@ class ChatRequest(SamplingFields, TemplateFields, StructuredFields):
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=20)
     include_reasoning: bool | None = None
-    thinking_token_budget: Whole | None = Field(None, ge=0, lt=2**31)
-    thinking_budget_tokens: Whole | None = Field(None, ge=-1, lt=2**31)
-    reasoning_budget: Whole | None = Field(None, ge=-1, lt=2**31)
 
     @field_validator("top_logprobs")
     @classmethod
@@ -93,11 +106,6 @@ class ChatRequest(SamplingFields, TemplateFields, StructuredFields):
         """The smaller of the two spellings, where either is given."""
         limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
         return min(limits, default=None)
-
-    def reasoning_limit(self) -> int | None:
-        """Tokens of reasoning that are allowed: the smallest of the three spellings that is given and not -1."""
-        given = (self.thinking_token_budget, self.thinking_budget_tokens, self.reasoning_budget)
-        return min((limit for limit in given if limit is not None and limit >= 0), default=None)
 
     def continued(self) -> str | None:
         """The assistant's message that the answer goes on with, if it does."""

@@ -29,6 +29,14 @@ _OPENAI: dict[str, tuple[object, ...]] = {
     "service_tier": (None, "auto", "default"),
     "store": _OFF,
     "suffix": (None, ""),
+    "background": _OFF,
+    "background_options": _NONE,
+    "conversation": _NONE,
+    "context_management": (None, []),
+    "max_tool_calls": _NONE,
+    "truncation": (None, "disabled"),
+    "access_programs": _NONE,
+    "image": _NONE,
 }
 
 # --- vLLM ---
@@ -145,6 +153,18 @@ _LLAMA_CPP: dict[str, tuple[object, ...]] = {
 
 # --- fields of a sibling route: refused where they mean nothing ---
 _SIBLING: dict[str, tuple[object, ...]] = {
+    "messages": _NONE,
+    "prompt": _NONE,
+    "n": (None, 1),
+    "logprobs": _OFF,
+    "max_tokens": _NONE,
+    "max_output_tokens": _NONE,
+    "input": _NONE,
+    "instructions": (None, ""),
+    "previous_response_id": _NONE,
+    "include": (None, []),
+    "text": (None, {"format": {"type": "text"}}),
+    "reasoning": (None, {}),
     "echo": _OFF,
     "best_of": (None, 1),
     "top_logprobs": (None, 0),
@@ -194,6 +214,9 @@ _INSTEAD: Mapping[str, str] = {
     "guided_decoding_backend": "structured_outputs, which has one backend",
     "regex": "structured_outputs.regex",
     "ebnf": "structured_outputs.grammar",
+    "max_tokens": "max_output_tokens",
+    "max_output_tokens": "max_tokens",
+    "response_format": "text.format",
 }
 
 _SPECULATIVE_PREFIX = "speculative."  # llama.cpp's per-request speculation settings

@@ -14,10 +14,18 @@ from surefoot.kernels.errors import RequestError
 from surefoot.server.schema.chat import ChatRequest
 from surefoot.server.schema.completions import CompletionRequest
 from surefoot.server.schema.fields import REFUSED, sift
+from surefoot.server.schema.responses import ResponseRequest
 from surefoot.server.schema.sampling import choice_seed
 
-SCHEMAS = {"/v1/chat/completions": ChatRequest, "/v1/completions": CompletionRequest}
-NAMES = sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields, *REFUSED, "anything", "x" * 100})
+SCHEMAS = {"/v1/chat/completions": ChatRequest, "/v1/completions": CompletionRequest, "/v1/responses": ResponseRequest}
+NAMES = sorted({*(name for made in SCHEMAS.values() for name in made.model_fields), *REFUSED, "anything", "x" * 100})
+VALID = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/responses": {"input": "hi"},
+}
+
+STORED = {"store"}  # refused where nothing is stored
 
 scalars = st.one_of(
     st.none(),
@@ -26,14 +34,19 @@ scalars = st.one_of(
     st.integers(-2, 40),
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=20),
-    st.sampled_from(["user", "system", "text", "auto", "", "\u0000", "\ud83c", "a" * 5000]),
+    st.sampled_from(["user", "system", "text", "auto", "function", "input_text", "", "\u0000", "\ud83c", "a" * 5000]),
 )
 values = st.recursive(
     scalars,
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),
         st.dictionaries(
-            st.one_of(st.sampled_from(["role", "content", "type", "text", "5"]), st.text(max_size=5)), inner, max_size=4
+            st.one_of(
+                st.sampled_from(["role", "content", "type", "text", "5", "format", "effort", "name", "call_id"]),
+                st.text(max_size=5),
+            ),
+            inner,
+            max_size=4,
         ),
     ),
     max_leaves=8,
@@ -62,7 +75,7 @@ def judge(response: httpx.Response) -> None:
 @given(body=bodies, valid=st.booleans())
 def test_any_body_gets_an_answer_or_an_error(http: httpx.Client, path: str, body: dict[str, Any], valid: bool) -> None:
     if valid:  # the required parts are there and right, so that the rest decides
-        body = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi"} | body
+        body = VALID[path] | body
     data = json.dumps(body).encode()
     response = http.post(path, content=data, headers={"Content-Type": "application/json"})
     judge(response)
@@ -72,18 +85,23 @@ def test_any_body_gets_an_answer_or_an_error(http: httpx.Client, path: str, body
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.binary(max_size=200), path=st.sampled_from(["/v1/chat/completions", "/tokenize", "/detokenize"]))
+@given(
+    data=st.binary(max_size=200),
+    path=st.sampled_from(["/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize"]),
+)
 def test_any_bytes_get_an_error(http: httpx.Client, data: bytes, path: str) -> None:
     judge(http.post(path, content=data, headers={"Content-Type": "application/json"}))
 
 
-@pytest.mark.parametrize("schema", [ChatRequest, CompletionRequest])
+@pytest.mark.parametrize("schema", SCHEMAS.values())
 def test_the_table_and_the_schemas_do_not_overlap_by_accident(schema: Any) -> None:
     siblings = {"echo", "best_of", "top_logprobs", "max_completion_tokens"}
     siblings |= {"tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "include_reasoning"}
     siblings |= {"response_format", "structured_outputs", "json_schema", "grammar"}
     siblings |= {"thinking_token_budget", "thinking_budget_tokens", "reasoning_budget", "add_special_tokens"}
-    assert set(schema.model_fields) & set(REFUSED) <= siblings
+    siblings |= {"messages", "prompt", "input", "n", "logprobs", "max_tokens", "max_output_tokens", "instructions"}
+    siblings |= {"previous_response_id", "include", "text", "reasoning"}
+    assert set(schema.model_fields) & set(REFUSED) <= siblings | (STORED if schema is ResponseRequest else set())
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

@@ -1,0 +1,108 @@
+"""From the outputs of a generation to what its text turns out to be, with the draws of the tokens behind each piece.
+
+Draws are handed on token by token: the text is read in the pieces that single tokens make of it, whatever a step
+brought, so that the same answer has its log-probabilities at the same places however it was cut.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+from collections.abc import Sequence
+
+from ...engine.request import Draw, Output
+from ..message_events import CallArguments, Content, Event, Reasoning
+from ..message_parser import MessageReader
+from ..ports import Tokenizer
+
+Found = tuple[Event, list[Draw]]
+
+
+class AnswerReader:
+    """Reads one answer and counts the tokens of its reasoning."""
+
+    def __init__(
+        self, reader: MessageReader, tokenizer: Tokenizer, visible_ids: frozenset[int], *, with_draws: bool
+    ) -> None:
+        self._reader = reader
+        self._tokenizer = tokenizer
+        self._visible_ids = visible_ids
+        self._with_draws = with_draws
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._end = 0  # characters up to the end of the last token
+        self._starts: list[int] = []  # of the tokens that may belong to the reasoning
+        self._num_reasoning: int | None = None  # None: some of it may still come
+        self._text = ""  # not read yet: its tokens are not complete
+        self._read_upto = 0
+        self._unread: deque[tuple[int, int, Draw]] = deque()  # start, end and draw of tokens whose text is to come
+        self._held: list[tuple[int, Draw]] = []  # start and draw of tokens that no event has shown yet
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Tokens of the reasoning, its markers included."""
+        return len(self._starts) if self._num_reasoning is None else self._num_reasoning
+
+    def feed(self, output: Output) -> list[Found]:
+        """What a step's output completes."""
+        self._add_tokens(output)
+        found: list[Found] = []
+        if self._with_draws:
+            self._text += output.text
+            while self._unread and self._unread[0][1] <= self._read_upto + len(self._text):
+                self._read_token(found)
+        else:
+            _extend(found, self._reader.feed(output.text), [])
+        if output.finish is not None:
+            while self._unread:  # a stop string may cut the text within the last tokens
+                self._read_token(found)
+            _extend(found, self._reader.feed(self._text) + self._reader.end(), self._draws_of_content())
+        self._count_reasoning()
+        return found
+
+    def _add_tokens(self, output: Output) -> None:
+        for index, token_id in enumerate(output.token_ids):
+            start = self._end
+            data = self._tokenizer.token_bytes(token_id, special=token_id in self._visible_ids)
+            self._end += len(self._utf8.decode(data))
+            if self._num_reasoning is None:
+                self._starts.append(start)
+            if self._with_draws:
+                self._unread.append((start, self._end, output.draws[index]))
+
+    def _read_token(self, found: list[Found]) -> None:
+        start, end, draw = self._unread.popleft()
+        length = end - self._read_upto
+        piece, self._text = self._text[:length], self._text[length:]
+        self._read_upto = end
+        self._held.append((start, draw))
+        events = self._reader.feed(piece)
+        if events:
+            _extend(found, events, self._draws_of_content())
+            self._held.clear()
+
+    def _draws_of_content(self) -> list[Draw]:
+        """The draws that are held and are not the reasoning's."""
+        begin = self._reader.reasoning_end
+        return [] if begin is None else [draw for start, draw in self._held if start >= begin]
+
+    def _count_reasoning(self) -> None:
+        end = self._reader.reasoning_end
+        if self._num_reasoning is None and end is not None:
+            self._num_reasoning = sum(start < end for start in self._starts)
+            self._starts.clear()
+
+
+def _extend(found: list[Found], events: Sequence[Event], draws: list[Draw]) -> None:
+    """Adds events, the first with the draws if it is content; neighbours of one kind become one."""
+    for index, event in enumerate(events):
+        mine = draws if index == 0 and isinstance(event, Content) else []
+        last = found[-1] if found else None
+        match last, event:
+            case (Content(first), before), Content(second):
+                found[-1] = (Content(first + second), before + mine)
+            case (Reasoning(first), _), Reasoning(second):
+                found[-1] = (Reasoning(first + second), [])
+            case (CallArguments(number, first), _), CallArguments(_, second):
+                found[-1] = (CallArguments(number, first + second), [])
+            case _:
+                found.append((event, mine))
