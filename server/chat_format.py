@@ -96,15 +96,19 @@ class ChatFormat:
             return formats.begin_within(continued, self.reasoning)
         return formats.begin_of(prompt, self.reasoning)
 
-    def parser(self, plan: CallPlan | None, begin: Begin, *, show_reasoning: bool = True) -> DeltaParser:
+    def parser(
+        self, plan: CallPlan | None, begin: Begin, *, constrained: bool = False, show_reasoning: bool = True
+    ) -> DeltaParser:
         """A reader for one answer that gives the deltas of a chat message."""
         if plan is None and self.reasoning is None:
             return PlainText()
-        return MessageParser(self.reader(plan, begin), show_reasoning=show_reasoning)
+        return MessageParser(self.reader(plan, begin, constrained=constrained), show_reasoning=show_reasoning)
 
-    def reader(self, plan: CallPlan | None, begin: Begin) -> MessageReader:
-        """A reader for one answer."""
-        reasoning = None if self.reasoning is None else ReasoningParser(self.reasoning, begin)
+    def reader(self, plan: CallPlan | None, begin: Begin, *, constrained: bool = False) -> MessageReader:
+        """A reader for one answer. `constrained`: `constraint` holds it to something."""
+        reasoning = None
+        if self.reasoning is not None:
+            reasoning = ReasoningParser(self.reasoning, begin, may_quote=not constrained)
         calls = None if plan is None else CallParser(self._dialect, plan.tools, self._new_id, parallel=plan.parallel)
         return MessageReader(reasoning, calls)
 

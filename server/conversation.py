@@ -28,6 +28,7 @@ class Conversation:
     prompt: Prompt
     begin: Begin
     grammar: Grammar | None
+    constrained: bool  # its answer is held to calls, schemas or a grammar
 
 
 async def prepared(
@@ -50,4 +51,4 @@ async def prepared(
     constraint = await service.prompter.run(lambda: chat.constraint(plan, begin, answer))
     grammar = await compiled(service.engine, constraint)
     grammar = chat.budgeted(grammar, reasoning_limit, begin, service.model.vocab_size)
-    return Conversation(chat, plan, prompt, begin, grammar)
+    return Conversation(chat, plan, prompt, begin, grammar, constraint is not None)

@@ -62,7 +62,9 @@ async def create_chat_completion(request: Request) -> Response:
     ]
     header = Header(new_id("chatcmpl"), "chat.completion.chunk", int(time.time()), model, service.engine.fingerprint)
     show = body.include_reasoning is not False
-    parsers = [talk.chat.parser(talk.plan, talk.begin, show_reasoning=show) for _ in choices]
+    parsers = [
+        talk.chat.parser(talk.plan, talk.begin, constrained=talk.constrained, show_reasoning=show) for _ in choices
+    ]
     answer = ChatAnswer(header, body, talk.prompt, seed, parsers, service)
     generation = service.bridge.open(header.id, choices, tenant.cache_salt(body.cache_salt), body.priority or 0)
     return await reply(request, generation, answer, bool(body.stream), service.settings.times)

@@ -2,7 +2,8 @@
 
 An end marker that is quoted is text. It counts as quoted between a pair of quotation marks, and in the middle of a
 sentence: behind a word and a space, and before punctuation or a space and a small letter. No model is trained to end
-its reasoning like that.
+its reasoning like that. Where a grammar holds the answer there are no quotations: the first marker ends the reasoning
+there, because the grammar lets the answer begin behind it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ _LOOK = 2  # characters that decide on each side of a marker
 class ReasoningParser:
     """Reasoning and content of one answer. Any split of the text into pieces gives the same."""
 
-    def __init__(self, made: ReasoningFormat, begin: Begin) -> None:
+    def __init__(self, made: ReasoningFormat, begin: Begin, *, may_quote: bool = True) -> None:
         self._format = made
         self._begin = begin
+        self._may_quote = may_quote
         self.end_at: int | None = None  # characters up to behind the end marker, 0 without reasoning; None: still open
         self._text = GrowingText()
         self._space = ""  # white space that is reasoning only if more of it follows
@@ -72,7 +74,7 @@ class ReasoningParser:
             last = (last + piece)[-_LOOK:]
             if found:
                 text.at += len(found)
-                if not (yield from self._is_quoted(last)):
+                if not (self._may_quote and (yield from self._is_quoted(last))):
                     return
                 yield from self._pass_on(found)
                 last = found[-_LOOK:]

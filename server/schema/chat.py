@@ -8,8 +8,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from .sampling import SamplingFields, Strict, Whole
-from .structured import StructuredFields
-from .tools import HistoryCalls, ToolFields
+from .structured import WHOLE_ANSWER, StructuredFields
+from .tools import HistoryCalls, ToolChoice, ToolFields
 
 _MAX_MESSAGES = 4096
 
@@ -101,6 +101,14 @@ class ChatRequest(SamplingFields, TemplateFields, BudgetFields, StructuredFields
         if top_logprobs and not info.data.get("logprobs"):
             raise PydanticCustomError("top_logprobs", "needs logprobs to be true")
         return top_logprobs
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _calls_or_text(cls, choice: ToolChoice, info: ValidationInfo) -> ToolChoice:
+        text = next((name for name in WHOLE_ANSWER if info.data.get(name) is not None), None)
+        if choice.required and text is not None:
+            raise PydanticCustomError("tool_choice", "allows only calls, so '{text}' cannot hold", {"text": text})
+        return choice
 
     def token_limit(self) -> int | None:
         """The smaller of the two spellings, where either is given."""

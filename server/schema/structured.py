@@ -19,6 +19,8 @@ Schema = dict[str, Any]
 _LANGUAGES = ("json", "regex", "choice", "grammar", "json_object")
 _MAX_CHOICES = 10_000
 
+WHOLE_ANSWER = ("structured_outputs", "json_schema", "grammar")  # a response_format is about the text beside calls
+
 
 class Exact(Strict):
     """An object in which an unknown key would be a promise that is not kept."""
