@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from ..kernels.errors import RequestError
 from .encoding import json_response
+from .openapi import documented_methods
 from .visit import current_visit
 
 _log = logging.getLogger("surefoot.server")
@@ -69,6 +70,13 @@ def _from_http(error: HTTPException, request: Request) -> RequestError:
     return RequestError(text, code=code, status=status)
 
 
+def _allowed(request: Request, of_one_route: str) -> str:
+    """All methods of a path: the framework names those of one of its routes."""
+    path = getattr(request.scope.get("route"), "path", "")
+    methods = {method.strip() for method in of_one_route.split(",") if method.strip()}
+    return ", ".join(sorted(methods | documented_methods(request.app, path)))
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Makes every way to fail end in OpenAI's error body."""
 
@@ -78,7 +86,10 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return error_response(_from_http(error, request), error.headers)
+        headers = dict(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = _allowed(request, headers.get("Allow", ""))
+        return error_response(_from_http(error, request), headers)
 
     async def on_validation_error(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

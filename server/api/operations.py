@@ -7,7 +7,7 @@ import asyncio
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import Field
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from ..body import read_json, validated_exactly
 from ..encoding import json_response
@@ -37,7 +37,7 @@ async def health(request: Request) -> Response:
     return json_response({"status": "ok"})
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Prometheus text."""
     text = await asyncio.to_thread(generate_latest, service_of(request).engine.registry)

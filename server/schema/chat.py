@@ -18,7 +18,16 @@ class Message(Strict):
     """One message of a conversation. `content` is text, text parts, or nothing."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Any = None
+    content: Any = Field(
+        None,
+        json_schema_extra={
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "object", "required": ["type"]}},
+                {"type": "null"},
+            ]
+        },
+    )
     name: str | None = None
     tool_calls: HistoryCalls | None = None
     tool_call_id: str | None = None

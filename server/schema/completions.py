@@ -13,10 +13,22 @@ from .structured import StructuredFields
 PromptItem = str | list[int]
 
 
+_IDS_SCHEMA: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+
+
 class CompletionRequest(SamplingFields, StructuredFields):
     """A prompt, or several, to continue."""
 
-    prompt: Any = Field(json_schema_extra={"description": "Text, token ids, or a list of either"})
+    prompt: Any = Field(
+        json_schema_extra={
+            "description": "Text, token ids, or a list of either",
+            "anyOf": [
+                {"type": "string"},
+                _IDS_SCHEMA,
+                {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, _IDS_SCHEMA]}},
+            ],
+        }
+    )
     echo: bool | None = None
     logprobs: Whole | None = Field(None, ge=0, le=20)
     best_of: Whole | None = Field(None, ge=1)

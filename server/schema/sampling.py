@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from ...engine.grammar.matcher import Grammar
 from ...engine.repetition_guard import RepetitionLimit
@@ -42,12 +43,29 @@ class Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
 
 
+def _is_on(value: bool) -> bool:
+    if not value:
+        raise PydanticCustomError("not_on", "must be true or left out")
+    return value
+
+
+def _is_off(value: bool) -> bool:
+    if value:
+        raise PydanticCustomError("not_off", "is not supported, so it must be false")
+    return value
+
+
+# Not literals: those take 0 for false and 1 for true.
+On = Annotated[bool, AfterValidator(_is_on), WithJsonSchema({"type": "boolean", "const": True})]
+Off = Annotated[bool, AfterValidator(_is_off), WithJsonSchema({"type": "boolean", "const": False})]
+
+
 class StreamOptions(Strict):
     """`stream_options`. The last two change the chunks in ways that are not implemented, so they must be off."""
 
     include_usage: bool | None = None
-    continuous_usage_stats: Literal[False] | None = None
-    include_obfuscation: Literal[False] | None = None
+    continuous_usage_stats: Off | None = None
+    include_obfuscation: Off | None = None
 
 
 class RepetitionGuardField(Strict):
@@ -64,7 +82,9 @@ class DrawingFields(Strict):
 
     model: str | None = None
     stream: bool | None = None
-    stop: Annotated[StopStrings | None, BeforeValidator(_as_list)] = None
+    stop: Annotated[
+        StopStrings | None, BeforeValidator(_as_list, json_schema_input_type=StopString | StopStrings | None)
+    ] = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
     min_tokens: Whole | None = Field(None, ge=0, lt=2**31)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from .sampling import Strict
+from .sampling import On, Strict
 
 Schema = dict[str, Any]
 
@@ -75,7 +75,7 @@ class StructuredOutputs(Exact):
     regex: str | None = Field(None, min_length=1)
     choice: Annotated[list[str], Field(min_length=1, max_length=_MAX_CHOICES)] | None = None
     grammar: str | None = Field(None, min_length=1)
-    json_object: Literal[True] | None = None
+    json_object: On | None = None
     disable_any_whitespace: bool | None = None
     whitespace_pattern: str | None = None  # between two tokens of JSON
 
