@@ -32,7 +32,8 @@ class AnswerReader:
         self._end = 0  # characters up to the end of the last token
         self._starts: list[int] = []  # of the tokens that may belong to the reasoning
         self._num_reasoning: int | None = None  # None: some of it may still come
-        self._text = ""  # not read yet: its tokens are not complete
+        self._length = 0  # characters that have come
+        self._text = ""  # those of them that are not read yet: their tokens are not complete
         self._read_upto = 0
         self._unread: deque[tuple[int, int, Draw]] = deque()  # start, end and draw of tokens whose text is to come
         self._held: list[tuple[int, Draw]] = []  # start and draw of tokens that no event has shown yet
@@ -45,6 +46,7 @@ class AnswerReader:
     def feed(self, output: Output) -> list[Found]:
         """What a step's output completes."""
         self._add_tokens(output)
+        self._length += len(output.text)
         found: list[Found] = []
         if self._with_draws:
             self._text += output.text
@@ -81,9 +83,9 @@ class AnswerReader:
             self._held.clear()
 
     def _draws_of_content(self) -> list[Draw]:
-        """The draws that are held and are not the reasoning's."""
+        """The draws that are held and are not the reasoning's, nor that of a last token without a text."""
         begin = self._reader.reasoning_end
-        return [] if begin is None else [draw for start, draw in self._held if start >= begin]
+        return [] if begin is None else [draw for start, draw in self._held if begin <= start < self._length]
 
     def _count_reasoning(self) -> None:
         end = self._reader.reasoning_end
