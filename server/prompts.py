@@ -103,6 +103,23 @@ class Prompter:
         """Tokenizes prompts of completions or inputs of embeddings; ids are checked. `param` is their field."""
         return await self.run(lambda: [self._item(item, param) for item in items])
 
+    async def around(self, items: Sequence[str | list[int]], suffix: str) -> list[Prompt]:
+        """Prompts that ask for what stands between each item and the suffix. RequestError if the model cannot."""
+        return await self.run(lambda: [self._around(item, suffix) for item in items])
+
+    def _around(self, item: str | list[int], suffix: str) -> Prompt:
+        self._refuse_hopeless(suffix, "suffix")
+        if isinstance(item, str):
+            self._refuse_hopeless(item, "prompt")
+        ids = self.tokenizer.encode_gap(item if isinstance(item, str) else self._item(item, "prompt").token_ids, suffix)
+        if ids is None:
+            raise RequestError(
+                "suffix: this model has no fill-in-the-middle tokens, so it cannot write what stands before a suffix",
+                param="suffix",
+                code="unsupported_parameter",
+            )
+        return Prompt(ids, None)
+
     async def from_text(self, text: str, add_special: bool) -> Prompt:
         """Tokenizes one text."""
         return await self.run(lambda: self._encoded(text, add_special))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from .byte_alphabet import text_to_bytes
@@ -68,6 +68,16 @@ class Tokenizer:
     def encode_inside(self, text: str) -> list[int]:
         """Token ids of a text that continues a sequence: nothing is put before it, no control token is recognised."""
         return self._merged(list(self._always_split.split(text)))
+
+    def encode_gap(self, before: str | Sequence[int], after: str) -> list[int] | None:
+        """Ids that ask for what stands between a text (or its ids) and another: prefix, suffix, middle, each after its
+        marker. The texts are somebody's file: no control token is recognised in them. None without these markers."""
+        if not {"pre", "suf", "mid"} <= self.fim_ids.keys():
+            return None
+        start = [self.bos_id] if self.add_bos and self.bos_id is not None else []
+        prefix = self.encode_inside(before) if isinstance(before, str) else before
+        markers = self.fim_ids
+        return [*start, markers["pre"], *prefix, markers["suf"], *self.encode_inside(after), markers["mid"]]
 
     def token_bytes(self, token_id: int, *, special: bool = False) -> bytes:
         """The bytes that a token adds to the text. A control token adds none, or with `special` its own name."""

@@ -46,7 +46,10 @@ async def create_completion(request: Request) -> Response:
     body = await service.read(request, CompletionRequest)
     model = service.model.check(body.model)
     service.bridge.admit(len(body.prompt) * body.num_choices())
-    prompts = await service.prompter.from_items(body.prompt)
+    if body.suffix:
+        prompts = await service.prompter.around(body.prompt, body.suffix)
+    else:
+        prompts = await service.prompter.from_items(body.prompt)
     seed = body.drawn_seed()
     grammar = await compiled(service.engine, constraint_of(body))
     choices = [choice for prompt in prompts for choice in _choices_of(prompt, body, seed, grammar, service)]

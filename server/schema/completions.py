@@ -29,6 +29,7 @@ class CompletionRequest(SamplingFields, StructuredFields):
             ],
         }
     )
+    suffix: str | None = None  # the answer fits between the prompt and this
     echo: bool | None = None
     logprobs: Whole | None = Field(None, ge=0, le=20)
     best_of: Whole | None = Field(None, ge=1)
@@ -49,6 +50,15 @@ class CompletionRequest(SamplingFields, StructuredFields):
             "prompt_shape",
             "must be a string, a list of token ids, or a non-empty list of strings or of lists of token ids",
         )
+
+    @field_validator("echo")
+    @classmethod
+    def _no_echo_of_a_gap(cls, echo: bool | None, info: ValidationInfo) -> bool | None:
+        if echo and info.data.get("suffix"):
+            raise PydanticCustomError(
+                "echo_suffix", "cannot be combined with suffix: the answer does not follow the prompt"
+            )
+        return echo
 
     @field_validator("best_of")
     @classmethod

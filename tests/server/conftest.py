@@ -50,6 +50,10 @@ class ByteTokenizer:
     def encode_inside(self, text: str) -> list[int]:
         return list(text.encode())
 
+    def encode_gap(self, before: str | Sequence[int], after: str) -> list[int] | None:
+        ids = list(before.encode()) if isinstance(before, str) else before
+        return [BOS, 1, *ids, 2, *after.encode(), 3]
+
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         return [BOS] * add_special + list(text.encode())
 

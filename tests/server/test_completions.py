@@ -113,7 +113,8 @@ def test_prompt_may_end_inside_a_character(start: Any, script: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"), [({"best_of": 2}, "best_of"), ({"suffix": "x"}, "suffix"), ({"logprobs": True}, "logprobs")]
+    ("fields", "param"),
+    [({"best_of": 2}, "best_of"), ({"suffix": "x", "echo": True}, "echo"), ({"logprobs": True}, "logprobs")],
 )
 def test_what_is_not_supported_is_refused(start: Any, fields: Any, param: str) -> None:
     with start().client() as client, pytest.raises(openai.BadRequestError) as caught:
@@ -142,3 +143,34 @@ def test_usage_counts_cached_tokens_of_the_first_choice(start: Any) -> None:
         usage = client.completions.create(**ask(prompt=[97] * 70, n=3)).usage
     assert (usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens) == (70, 64)
     assert usage.completion_tokens == 15
+
+
+@pytest.mark.parametrize(("prompt", "inside"), [("ab", [97, 98]), ([9, 8], [9, 8]), ("", [])])
+def test_a_suffix_asks_for_what_stands_before_it(start: Any, prompt: Any, inside: list[int]) -> None:
+    live = start()
+    with live.client() as client:
+        answer = client.completions.create(**ask(prompt=prompt, suffix="c", n=2))
+    for submission in live.engine.submissions:
+        assert list(submission.prompt_ids) == [256, 1, *inside, 2, 99, 3]
+    assert [choice.text for choice in answer.choices] == ["Hello", "Hello"]
+    assert answer.usage.prompt_tokens == len(inside) + 5
+
+
+def test_an_empty_suffix_is_none(start: Any) -> None:
+    live = start()
+    with live.client() as client:
+        client.completions.create(**ask(suffix=""))
+    assert list(live.engine.submissions[0].prompt_ids) == [256, 97, 98, 99]
+
+
+def test_a_gap_that_does_not_fit_is_refused(start: Any) -> None:
+    with start(max_context=32).client() as client, pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(**ask(prompt="a" * 20, suffix="b" * 20))
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_a_model_without_the_markers_refuses_a_suffix(real: Any) -> None:
+    with real.client() as client, pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model=client.models.list().data[0].id, prompt="a", suffix="b")
+    assert (caught.value.param, caught.value.code) == ("suffix", "unsupported_parameter")
+    assert "fill-in-the-middle" in caught.value.message
