@@ -13,15 +13,22 @@ from hypothesis import strategies as st
 from surefoot.kernels.errors import RequestError
 from surefoot.server.schema.chat import ChatRequest
 from surefoot.server.schema.completions import CompletionRequest
+from surefoot.server.schema.embeddings import EmbeddingRequest
 from surefoot.server.schema.fields import REFUSED, sift
 from surefoot.server.schema.responses import ResponseRequest
 from surefoot.server.schema.sampling import choice_seed
 
-SCHEMAS = {"/v1/chat/completions": ChatRequest, "/v1/completions": CompletionRequest, "/v1/responses": ResponseRequest}
+SCHEMAS = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+    "/v1/embeddings": EmbeddingRequest,
+    "/v1/responses": ResponseRequest,
+}
 NAMES = sorted({*(name for made in SCHEMAS.values() for name in made.model_fields), *REFUSED, "anything", "x" * 100})
 VALID = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/completions": {"prompt": "hi"},
+    "/v1/embeddings": {"input": "hi"},
     "/v1/responses": {"input": "hi"},
 }
 
@@ -87,7 +94,7 @@ def test_any_body_gets_an_answer_or_an_error(http: httpx.Client, path: str, body
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     data=st.binary(max_size=200),
-    path=st.sampled_from(["/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize"]),
+    path=st.sampled_from(["/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/tokenize", "/detokenize"]),
 )
 def test_any_bytes_get_an_error(http: httpx.Client, data: bytes, path: str) -> None:
     judge(http.post(path, content=data, headers={"Content-Type": "application/json"}))
@@ -95,7 +102,7 @@ def test_any_bytes_get_an_error(http: httpx.Client, data: bytes, path: str) -> N
 
 @pytest.mark.parametrize("schema", SCHEMAS.values())
 def test_the_table_and_the_schemas_do_not_overlap_by_accident(schema: Any) -> None:
-    siblings = {"echo", "best_of", "top_logprobs", "max_completion_tokens"}
+    siblings = {"echo", "suffix", "best_of", "top_logprobs", "max_completion_tokens"}
     siblings |= {"tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "include_reasoning"}
     siblings |= {"response_format", "structured_outputs", "json_schema", "grammar"}
     siblings |= {"thinking_token_budget", "thinking_budget_tokens", "reasoning_budget", "add_special_tokens"}
