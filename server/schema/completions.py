@@ -12,23 +12,21 @@ from .structured import StructuredFields
 
 PromptItem = str | list[int]
 
-
+# For the OpenAPI document; the shapes are checked by hand.
 _IDS_SCHEMA: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+ITEMS_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string"},
+        _IDS_SCHEMA,
+        {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, _IDS_SCHEMA]}},
+    ]
+}
 
 
 class CompletionRequest(SamplingFields, StructuredFields):
     """A prompt, or several, to continue."""
 
-    prompt: Any = Field(
-        json_schema_extra={
-            "description": "Text, token ids, or a list of either",
-            "anyOf": [
-                {"type": "string"},
-                _IDS_SCHEMA,
-                {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, _IDS_SCHEMA]}},
-            ],
-        }
-    )
+    prompt: Any = Field(json_schema_extra={"description": "Text, token ids, or a list of either", **ITEMS_SCHEMA})
     suffix: str | None = None  # the answer fits between the prompt and this
     echo: bool | None = None
     logprobs: Whole | None = Field(None, ge=0, le=20)

@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from .completions import PromptItem, is_ids
+from .completions import ITEMS_SCHEMA, PromptItem, is_ids
 from .sampling import Strict, Whole
 
 MAX_INPUTS = 2048  # OpenAI's
@@ -17,7 +17,7 @@ class EmbeddingRequest(Strict):
     """A text, or several, to embed."""
 
     model: str | None = None
-    input: Any = Field(json_schema_extra={"description": "Text, token ids, or a list of either"})
+    input: Any = Field(json_schema_extra={"description": "Text, token ids, or a list of either", **ITEMS_SCHEMA})
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Whole | None = Field(None, ge=1, lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
