@@ -76,7 +76,7 @@ class ResponseRequest(DrawingFields, BudgetFields):
 
     input: Annotated[
         list[InputItem],
-        BeforeValidator(_as_items),
+        BeforeValidator(_as_items, json_schema_input_type=str | list[InputItem]),
         Field(max_length=_MAX_ITEMS, json_schema_extra={"description": "Text, or a list of input items"}),
     ]
     instructions: str | None = None
