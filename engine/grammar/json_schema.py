@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from .schema_values import check_finite
+
 # Whitespace between two tokens of JSON: none, a blank, or a line break and its indentation. Free whitespace would let a
 # model that does not know how to go on write blanks until its tokens are spent: small ones do.
 WHITESPACE = r" |\n(?: {0,32}|\t{0,8})"
@@ -37,6 +39,7 @@ def enforceable(schema: object, *, lenient: bool = False, whitespace: str | None
         raise ValueError("a schema is an object or a boolean")
     copy = _without_annotations(cast(object, schema), MAX_DEPTH)
     assert isinstance(copy, dict)
+    check_finite(cast(object, copy))
     options: dict[str, object] = {"whitespace_pattern": WHITESPACE if whitespace is None else whitespace}
     if whitespace == "":
         options = {"whitespace_flexible": False}

@@ -6,7 +6,9 @@ every call here is followed by the question whether it failed: no answer goes on
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -173,10 +175,23 @@ def fault_text(error: str) -> str:
     text = error.partition("\n<")[0].strip()
     if text.startswith("panic"):
         return "the grammar library failed"
+    if unknown := _UNKNOWN_KEYS.fullmatch(text):
+        words = ", ".join(f"'{key}'" for key in json.loads(unknown[1]))
+        return f"no grammar can express its keywords {words}"
+    if unknown := _ELSEWHERE.match(text):
+        return f"'$ref': '{unknown[1][:80]}' leads out of the schema, and nothing is fetched"
+    if unknown := _NOWHERE.fullmatch(text):
+        return f"'$ref': there is no '{unknown[1][:80]}' in the schema"
     return _KNOWN.get(text, text) or "unknown fault"
 
 
+_UNKNOWN_KEYS = re.compile(r"Unimplemented keys: (\[.*\])")
+_ELSEWHERE = re.compile(r"Resource '(?:json-schema:///)?([^']*)' is not present in a registry")
+_NOWHERE = re.compile(r"Pointer '([^']*)' does not exist")
 _KNOWN = {
     "NoExtensionBias": "at some point no token of this model can go on (does it have a finite answer?)",
     "NoExtension": "no answer matches",
+    "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate oneOf with anyOf": (
+        "the alternatives of its 'oneOf' cannot be told apart by their types, constants or required keys; use 'anyOf'"
+    ),
 }

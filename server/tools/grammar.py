@@ -56,10 +56,15 @@ def choice(alternatives: Sequence[str]) -> str:
 
 
 def json_value(schema: Schema, root: Schema, strict: bool) -> str:
-    """A JSON value of a schema that is a part of `root`. What llguidance does not know of a lax schema is not asked."""
+    """A JSON value of a schema that is a part of `root`. What llguidance does not know of a lax schema is not asked.
+    RequestError 400 for one without finite values, and one that is nested too deeply."""
     shared = {name: root[name] for name in _SHARED if name in root}
     options = _COMPACT if strict else {**_COMPACT, "lenient": True}
-    return "%json " + json.dumps({**enforceable({**shared, **schema}), "x-guidance": options}, ensure_ascii=False)
+    try:
+        made = enforceable({**shared, **schema})
+    except ValueError as fault:
+        raise RequestError(f"tools: {fault}", param="tools", code="invalid_value") from None
+    return "%json " + json.dumps({**made, "x-guidance": options}, ensure_ascii=False)
 
 
 def closed_parameters(tool: Tool) -> dict[str, Any]:

@@ -25,6 +25,10 @@ def post(live: Any, route: str = "chat/completions", **fields: Any) -> Any:
         return http.post(f"/v1/{route}", json={"model": "tiny", **asked, **fields})
 
 
+def nested(depth: int) -> dict[str, Any]:
+    return {"type": "string"} if depth == 0 else {"type": "array", "items": nested(depth - 1)}
+
+
 ACCEPTED: dict[str, tuple[dict[str, Any], str, list[str], list[str]]] = {
     "json_object": ({"response_format": {"type": "json_object"}}, "response_format", ['{"b":[1]}'], ["[1]", "x"]),
     "json_object with a schema": (
@@ -93,10 +97,17 @@ def test_neutral_values_constrain_nothing(plain: Any, fields: dict[str, Any]) ->
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {  # fields, param, words of the message
     "not-a-type": ({"response_format": named({"type": "not-a-type"})}, "response_format", "not-a-type"),
-    "itself": ({"response_format": named({"$ref": "#"})}, "response_format", "finite"),
-    "no such definition": ({"response_format": named({"$ref": "#/$defs/x"})}, "response_format", "/$defs/x"),
-    "remote": ({"response_format": named({"$ref": "https://example.com/x"})}, "response_format", "example.com"),
-    "keyword": ({"response_format": named({"type": "array", "uniqueItems": True})}, "response_format", "uniqueItems"),
+    "itself": ({"response_format": named({"$ref": "#"})}, "response_format", "'#' refers to itself"),
+    "endless": (
+        {"response_format": named({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})},
+        "response_format", "refers to itself"),
+    "depth": ({"response_format": named(nested(61))}, "response_format", "60 levels"),
+    "no such definition": (
+        {"response_format": named({"$ref": "#/$defs/x"})}, "response_format", "there is no '/$defs/x'"),
+    "remote": ({"response_format": named({"$ref": "https://example.com/x"})}, "response_format", "nothing is fetched"),
+    "keyword": (
+        {"response_format": named({"type": "array", "uniqueItems": True})}, "response_format",
+        "keywords 'uniqueItems'"),
     "pattern": ({"response_format": named({"type": "string", "pattern": "("})}, "response_format", "unclosed"),
     "size": ({"response_format": named({"enum": ["x" * 140_000]})}, "response_format", "characters"),
     "no schema": ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "schema", "required"),

@@ -20,6 +20,10 @@ def odd(**schema: Any) -> dict[str, Any]:
     return {"tools": [tool(parameters=schema)]}
 
 
+def nested(depth: int) -> dict[str, Any]:
+    return {"type": "string"} if depth == 0 else {"type": "array", "items": nested(depth - 1)}
+
+
 PARAMETERS = "tools.0.function.parameters"
 
 
@@ -46,6 +50,8 @@ PARAMETERS = "tools.0.function.parameters"
         ({"tools": [tool(parameters={"properties": []})]}, "tools.0.function.parameters"),
         ({"tools": [tool(parameters={"required": "a"})]}, "tools.0.function.parameters"),
         ({"tools": [tool(parameters={"anyOf": []})]}, "tools.0.function.parameters"),
+        ({**odd(properties={"a": {"$ref": "#"}}, required=["a"]), "tool_choice": "required"}, "tools"),
+        ({**odd(properties={"a": nested(61)}), "tool_choice": "required"}, "tools"),
         ({"tools": [tool()], "tool_choice": "maybe"}, "tool_choice"),
         ({"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
         ({"tools": [tool()], "tool_choice": {"type": "function"}}, "tool_choice"),
