@@ -101,7 +101,7 @@ class CostProbe:
         executor = self._backend.load(
             program, self._pools, Limits(limits.max_rows, limits.max_logits_rows, limits.max_running)
         )
-        return StepRunner(self._backend, executor, limits, limits.max_rows)
+        return StepRunner(self._backend, executor)
 
     def _time(self, runner: StepRunner, rows: int, all_logits: bool) -> float:
         """The fastest of some tries; one, if that took long."""

@@ -118,7 +118,7 @@ def allocate(model: LoadedModel, backend: Backend, config: EngineConfig) -> Reso
         Limits(config.max_rows, config.max_logits_rows, config.max_running),
     )
     model.release_pages()
-    runner = StepRunner(backend, executor, limits, plan.context_length)
+    runner = StepRunner(backend, executor)
     cost = CostCurve(config.prefill_chunk + config.max_running)
     resources = Resources(
         model, backend, config, plan.context_length, limits, pools, runner, cost, plan.total_bytes, draft, share

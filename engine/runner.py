@@ -1,6 +1,7 @@
-"""Runs planned rows: fills the batch, steps the executor, draws. Owns the row arrays; decides nothing.
+"""Runs planned rows: makes the batch, steps the executor, draws. Decides nothing.
 
-The arrays are allocated once; a step fills their beginnings and hands out views.
+A batch is lists of Python's ints, which is what tokens are kept in: for the few rows of a decode, filling numpy arrays
+takes longer than everything else here.
 """
 
 from __future__ import annotations
@@ -12,24 +13,18 @@ from numpy.typing import NDArray
 
 from ..kernels.backend import Backend, DrawRequest, Executor, StepBatch
 from ..kernels.sampling import Draw, DrawFault
-from .scheduler import StepLimits
 from .sequence import Rows, S
 
 NO_DRAFTS: tuple[SequenceOf[int], ...] = ()
 
 
 class StepRunner:
-    """One executor and the arrays of its steps."""
+    """One executor and its last step's rows."""
 
-    def __init__(self, backend: Backend, executor: Executor, limits: StepLimits, context_length: int) -> None:
+    def __init__(self, backend: Backend, executor: Executor) -> None:
         self.executor = executor
         self._backend = backend
-        self._token_ids: NDArray[np.int32] = np.zeros(limits.max_rows, np.int32)
-        self._positions: NDArray[np.int32] = np.zeros(limits.max_rows, np.int32)
-        self._offsets: NDArray[np.int32] = np.zeros(limits.max_running + 1, np.int32)
-        self._slots: NDArray[np.int32] = np.zeros(limits.max_running, np.int32)
-        self._logits_rows: NDArray[np.int32] = np.zeros(limits.max_logits_rows, np.int32)
-        self._counting: NDArray[np.int32] = np.arange(context_length + limits.max_rows, dtype=np.int32)
+        self._offsets = [0]  # of the last step's entries
 
     def forward(
         self,
@@ -43,45 +38,35 @@ class StepRunner:
         committed.
         """
         first_logits: list[int] = []
-        row = logits = 0
-        token_ids, positions, counting = self._token_ids, self._positions, self._counting
+        token_ids: list[int] = []
+        positions: list[int] = []
+        offsets = self._offsets = [0]
+        slots: list[int] = []
+        logits_rows: list[int] = []
+        row = 0
         for number, (sequence, start, count, num_logits, _) in enumerate(entries):
-            end = row + count
+            stop = start + count
             if count == 1:
-                token_ids[row] = sequence.tokens[start]
-                positions[row] = start
+                token_ids.append(sequence.tokens[start])
             else:
-                token_ids[row:end] = sequence.tokens[start : start + count]
-                positions[row:end] = counting[start : start + count]
+                token_ids += sequence.tokens[start:stop]
             if drafts and drafts[number]:
-                count += len(drafts[number])
-                num_logits += len(drafts[number])
-                token_ids[end : row + count] = drafts[number]
-                positions[end : row + count] = counting[positions[end - 1] + 1 :][: row + count - end]
-                end = row + count
-            first_logits.append(logits)
-            if num_logits:
-                self._logits_rows[logits : logits + num_logits] = counting[end - num_logits : end]
-                logits += num_logits
-            self._slots[number] = sequence.holding.slot
-            row = end
-            self._offsets[number + 1] = row
-        num = len(entries)
-        self.executor.step(
-            StepBatch(
-                token_ids[:row],
-                positions[:row],
-                self._offsets[: num + 1],
-                self._slots[:num],
-                self._logits_rows[:logits],
-                taps,
-            )
-        )
+                token_ids += drafts[number]
+                num_drafts = len(drafts[number])
+                stop += num_drafts
+                num_logits += num_drafts
+            positions += range(start, stop)
+            row += stop - start
+            offsets.append(row)
+            slots.append(sequence.holding.slot)
+            first_logits.append(len(logits_rows))
+            logits_rows += range(row - num_logits, row)
+        self.executor.step(StepBatch(token_ids, positions, offsets, slots, logits_rows, taps))
         return first_logits
 
     def first_row(self, number: int) -> int:
         """The first row of entry `number` in the last step."""
-        return int(self._offsets[number])
+        return self._offsets[number]
 
     def rows(self, name: str, number: int, count: int) -> NDArray[np.float32]:
         """[count, width]: the first rows of entry `number` in an output that the last step was asked for. A view."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,10 @@ class RowHandle:
     count: int
 
 
+NO_INPUTS: Mapping[str, RowHandle] = MappingProxyType({})
+Ints: TypeAlias = list[int] | NDArray[np.int32]  # the engine's steps are lists: small, and made by Python
+
+
 @dataclass(slots=True)
 class StepBatch:
     """One ragged batch of rows. Rows of one sequence stand together, in ascending, gapless positions.
@@ -50,13 +55,13 @@ class StepBatch:
     Sequence s owns rows row_offsets[s]:row_offsets[s+1]; row slots[s] of each group's block table names its blocks.
     """
 
-    token_ids: NDArray[np.int32]  # [rows]
-    positions: NDArray[np.int32]  # [rows]
-    row_offsets: NDArray[np.int32]  # [sequences + 1], ascending, from 0 to rows
-    slots: NDArray[np.int32]  # [sequences]
-    logits_rows: NDArray[np.int32]  # [logits rows], ascending row indices
+    token_ids: Ints  # [rows]
+    positions: Ints  # [rows]
+    row_offsets: Ints  # [sequences + 1], ascending, from 0 to rows
+    slots: Ints  # [sequences]
+    logits_rows: Ints  # [logits rows], ascending row indices
     taps: tuple[str, ...] = ()
-    inputs: Mapping[str, RowHandle] = field(default_factory=dict[str, RowHandle])
+    inputs: Mapping[str, RowHandle] = field(default_factory=lambda: NO_INPUTS)
 
 
 class KvPool(Protocol):

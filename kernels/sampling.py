@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import RequestError
 
@@ -57,8 +58,7 @@ class SamplingSpec:
                 raise RequestError(f"{field}: a token id outside the vocabulary of {vocab_size} tokens", param=field)
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(NamedTuple):
     """A drawn token. Log-probabilities are those of the raw row, before bias, penalties, mask and temperature."""
 
     token_id: int

@@ -66,17 +66,18 @@ class FakeExecutor:
         assert len(batch.logits_rows) <= self.limits.max_logits_rows
         assert len(batch.slots) <= self.limits.max_sequences
         assert batch.row_offsets[0] == 0 and batch.row_offsets[-1] == rows
-        assert len(set(batch.slots.tolist())) == len(batch.slots)
+        assert len(set(batch.slots)) == len(batch.slots)
         self.cancelled = False
         if self.before_step is not None:
             self.before_step(batch)
         if self.cancelled:
             raise StepCancelled("cancelled")
         states = np.zeros(rows, np.uint64)
+        token_ids, positions = np.array(batch.token_ids, np.int32), np.array(batch.positions, np.int32)
         for number, slot in enumerate(batch.slots):
             begin, end = batch.row_offsets[number], batch.row_offsets[number + 1]
-            states[begin:end] = self._run_sequence(slot, batch.positions[begin:end], batch.token_ids[begin:end])
-        wanted = states[batch.logits_rows]
+            states[begin:end] = self._run_sequence(slot, positions[begin:end], token_ids[begin:end])
+        wanted = states[np.array(batch.logits_rows, np.int32)]
         columns = np.arange(1, self.program.vocab_size + 1, dtype=np.uint64)
         with np.errstate(over="ignore"):
             raw = mix(wanted[:, None] * columns[None, :])

@@ -15,7 +15,6 @@ from ...models.load import LoadedModel
 from ..config import EngineConfig
 from ..kv_cache import KvCache, blocks_for
 from ..runner import StepRunner
-from ..scheduler import StepLimits
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ def allocate_draft(
         model,
         backend,
         KvCache(pools, [group.window for group in program.kv_groups], poison_freed=config.poison_freed),
-        StepRunner(backend, executor, StepLimits(slots, max_rows, slots, READ_ROWS), context_length),
+        StepRunner(backend, executor),
         min(context_length, model.config.context_length),
         sizes.total_bytes,
     )

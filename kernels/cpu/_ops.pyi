@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backend import DrawRequest, Ints
 from ..sampling import Draw, DrawFault
 
 # --- matrix products (bind_linear.cpp) ---
@@ -178,11 +179,11 @@ class Executor:
     # running
     def step(
         self,
-        token_ids: NDArray[np.int32],
-        positions: NDArray[np.int32],
-        row_offsets: NDArray[np.int32],
-        slots: NDArray[np.int32],
-        logits_rows: NDArray[np.int32],
+        token_ids: Ints,
+        positions: Ints,
+        row_offsets: Ints,
+        slots: Ints,
+        logits_rows: Ints,
         taps: Sequence[int],
         /,
     ) -> int: ...
@@ -224,18 +225,15 @@ class Sampler:
     def commit(self, token_ids: Sequence[int]) -> None: ...
 
 class Drawer:
-    def __init__(self, runtime: Runtime) -> None: ...
+    """`logits`: an executor's last step, or float32 rows [rows, vocabulary]."""
+
+    def __init__(
+        self, runtime: Runtime, draw_type: type[Draw], not_a_number: DrawFault, nothing_allowed: DrawFault
+    ) -> None: ...
     def draw(
-        self,
-        logits: NDArray[np.float32],
-        requests: Sequence[tuple[object, int, int, Sequence[int], Sequence[int], NDArray[np.uint32] | None]],
-        draw_type: type[Draw],
-        not_a_number: DrawFault,
-        nothing_allowed: DrawFault,
+        self, logits: Executor | NDArray[np.float32], requests: list[DrawRequest], /
     ) -> list[list[Draw] | DrawFault]: ...
-    def logprobs(
-        self, logits: NDArray[np.float32], row: int, token_id: int, num_top: int, draw_type: type[Draw]
-    ) -> Draw: ...
+    def logprobs(self, logits: Executor | NDArray[np.float32], row: int, token_id: int, num_top: int, /) -> Draw: ...
 
 def noise_word(isa: str, seed: int, position: int, token_id: int, /) -> int: ...
 def gumbel(isa: str, word: int, /) -> float: ...

@@ -20,6 +20,7 @@ ARITHMETIC = "cpu-1"  # raise whenever a result changes in any bit
 ISA_VARIABLE = "SUREFOOT_ISA"  # avx512 | avx2 | portable; for tests: results are the same
 _KV_FORMATS = {KvType.F32: 0, KvType.F16: 1, KvType.BF16: 2, KvType.Q8_0: 3}
 _CANCELLED, _REFUSED = 1, 2
+NO_TAPS: list[int] = []
 
 
 class CpuBackend:
@@ -75,10 +76,15 @@ class CpuBackend:
         return sampling.sampler(spec, prompt_ids, vocab_size)
 
     def draw(self, executor: Executor, requests: Sequence[DrawRequest]) -> list[list[Draw] | DrawFault]:
-        return self._drawer.draw(executor.logits(), requests)
+        return self._drawer.draw(_logits(executor), requests)
 
     def logprobs(self, executor: Executor, row: int, token_id: int, num_top: int) -> Draw:
-        return self._drawer.logprobs(executor.logits(), row, token_id, num_top)
+        return self._drawer.logprobs(_logits(executor), row, token_id, num_top)
+
+
+def _logits(executor: Executor) -> sampling.Logits:
+    """For drawing: where they are, without an array around them."""
+    return executor.native if isinstance(executor, CpuExecutor) else executor.logits()
 
 
 class CpuKvPool:
@@ -146,10 +152,7 @@ class CpuExecutor:
     def step(self, batch: StepBatch) -> None:
         if self._inputs or batch.inputs:
             self._fill_inputs(batch)
-        try:
-            taps = [self._taps[name] for name in batch.taps]
-        except KeyError as unknown:
-            raise StepError(f"{self._program.name} has no output {unknown}") from None
+        taps = self._tap_numbers(batch.taps) if batch.taps else NO_TAPS
         status = self.native.step(
             batch.token_ids, batch.positions, batch.row_offsets, batch.slots, batch.logits_rows, taps
         )
@@ -157,6 +160,12 @@ class CpuExecutor:
             raise StepCancelled(f"{self._program.name}: step cancelled")
         if status == _REFUSED:
             raise StepError(f"{self._program.name}: {self.native.error}")
+
+    def _tap_numbers(self, names: Sequence[str]) -> list[int]:
+        try:
+            return [self._taps[name] for name in names]
+        except KeyError as unknown:
+            raise StepError(f"{self._program.name} has no output {unknown}") from None
 
     def logits(self) -> NDArray[np.float32]:
         assert self.native.valid, "the last step did not finish, or none ran"

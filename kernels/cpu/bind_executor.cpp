@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "attend_stage.h"
+#include "bind_ints.h"
 #include "expert_stage.h"
 #include "probe.h"
 #include "product_stage.h"
@@ -20,21 +21,14 @@ using namespace nb::literals;
 namespace sf {
 namespace {
 
-using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 constexpr auto kInternal = nb::rv_policy::reference_internal;
 
-std::vector<int32_t> copy(const Ints& a) { return {a.data(), a.data() + a.size()}; }
-
-Step make_step(const Ints& token_ids, const Ints& positions, const Ints& row_offsets, const Ints& slots,
-               const Ints& logits_rows, const std::vector<int>& taps, size_t num_taps) {
-  Step s{copy(token_ids),
-         copy(positions),
-         copy(row_offsets),
-         copy(slots),
-         copy(logits_rows),
-         {},
+Step make_step(nb::handle token_ids, nb::handle positions, nb::handle row_offsets, nb::handle slots,
+               nb::handle logits_rows, const std::vector<int>& taps, size_t num_taps) {
+  Step s{ints_of(token_ids), ints_of(positions),   ints_of(row_offsets),
+         ints_of(slots),     ints_of(logits_rows), {},
          std::vector<uint8_t>(num_taps)};
   for (int t : taps) s.taps.at(size_t(t)) = 1;
   return s;
@@ -234,8 +228,8 @@ void bind_building(nb::class_<Executor>& c) {
 
 void bind_running(nb::class_<Executor>& c) {
   c.def("step",
-        [](Executor& e, Ints token_ids, Ints positions, Ints row_offsets, Ints slots, Ints logits_rows,
-           const std::vector<int>& taps) {
+        [](Executor& e, nb::object token_ids, nb::object positions, nb::object row_offsets, nb::object slots,
+           nb::object logits_rows, const std::vector<int>& taps) {
           Step step = make_step(token_ids, positions, row_offsets, slots, logits_rows, taps, e.num_taps());
           const Unlocked unlocked(e.runtime().time);
           return int(e.step(std::move(step)));

@@ -9,6 +9,8 @@
 
 #include <stdexcept>
 
+#include "bind_ints.h"
+#include "executor.h"
 #include "runtime.h"
 #include "sampler.h"
 #include "unlocked.h"
@@ -28,11 +30,25 @@ void check_ids(const int32_t* ids, size_t count, int64_t vocab_size) {
     if (ids[i] < 0 || ids[i] >= vocab_size) throw std::invalid_argument("a token id outside the vocabulary");
 }
 
-const float* row_of(const Logits& logits, int64_t row, int64_t count) {
-  if (row < 0 || row + count > int64_t(logits.shape(0))) throw std::invalid_argument("no such logits row");
-  if (logits.stride(1) != 1) throw std::invalid_argument("logits rows must be contiguous");
-  return logits.data() + row * logits.stride(0);
-}
+// Logits in memory, from an array or from an executor's last step.
+struct LogitsRows {
+  explicit LogitsRows(const Logits& a)
+      : data(a.data()), rows(int64_t(a.shape(0))), width(int64_t(a.shape(1))), stride(a.stride(0)) {
+    if (a.stride(1) != 1) throw std::invalid_argument("logits rows must be contiguous");
+  }
+  explicit LogitsRows(const Executor& e)
+      : data(e.logits().data), rows(int64_t(e.last().logits_rows.size())), width(e.logits().width),
+        stride(e.logits().stride) {
+    if (!e.valid()) throw std::invalid_argument("the last step did not finish, or none ran");
+  }
+  const float* at(int64_t row, int64_t count) const {
+    if (row < 0 || row + count > rows) throw std::invalid_argument("no such logits row");
+    return data + row * stride;
+  }
+
+  const float* data;
+  int64_t rows, width, stride;
+};
 
 void make_state(SamplerState* self, uint64_t seed, double temperature, int64_t top_k, double top_p, double min_p,
                 float repetition, float presence, float frequency, std::vector<std::pair<int32_t, float>> bias,
@@ -47,41 +63,77 @@ void make_state(SamplerState* self, uint64_t seed, double temperature, int64_t t
   new (self) SamplerState(std::move(spec), prompt_ids.data(), prompt_ids.size(), vocab_size);
 }
 
-void commit(SamplerState& self, const std::vector<int32_t>& ids) {
+void commit(SamplerState& self, nb::object token_ids) {
+  const std::vector<int32_t> ids = ints_of(token_ids);
   check_ids(ids.data(), ids.size(), self.vocab_size);
   self.commit(ids.data(), ids.size());
 }
 
-// A DrawRequest as a tuple: (sampler, first row, position, history, drafts, masks or None).
-DrawTask task_of(const Logits& logits, nb::handle request) {
-  const auto fields = nb::cast<nb::tuple>(request);
-  DrawTask task;
-  task.state = &nb::cast<const SamplerState&>(fields[0]);
-  task.position = nb::cast<int64_t>(fields[2]);
-  task.output = nb::cast<std::vector<int32_t>>(fields[3]);
-  task.history = task.output.size();
-  for (int32_t id : nb::cast<std::vector<int32_t>>(fields[4])) task.output.push_back(id);
-  const int64_t rows = int64_t(task.num_drafts()) + 1, vocab_size = task.state->vocab_size;
-  check_ids(task.output.data(), task.output.size(), vocab_size);
-  if (int64_t(logits.shape(1)) != vocab_size) throw std::invalid_argument("logits of another vocabulary");
-  task.rows = row_of(logits, nb::cast<int64_t>(fields[1]), rows);
-  task.stride = logits.stride(0);
-  if (!nb::handle(fields[5]).is_none()) {
-    const auto masks = nb::cast<Masks>(fields[5], false);
-    task.mask_words = (vocab_size + 31) / 32;
-    if (int64_t(masks.shape(0)) != rows || int64_t(masks.shape(1)) != task.mask_words)
-      throw std::invalid_argument("masks of another shape");
-    task.masks = masks.data();
+// Reads DrawRequests and makes Draws: the names of the fields, and the types of the results.
+class DrawTypes {
+ public:
+  DrawTypes(nb::object draw, nb::object not_a_number, nb::object nothing_allowed)
+      : draw_(std::move(draw)), not_a_number_(std::move(not_a_number)), nothing_allowed_(std::move(nothing_allowed)) {
+    if (!PyType_Check(draw_.ptr()) || !PyType_IsSubtype(type(), &PyTuple_Type))
+      throw std::invalid_argument("a draw must be a named tuple");
   }
-  return task;
-}
 
-nb::object token_as(const nb::object& type, const DrawnToken& token) {
-  if (!token.logprob) return type(token.id);
-  nb::list top;
-  for (const auto& [id, logprob] : token.top) top.append(nb::make_tuple(id, logprob));
-  return type(token.id, *token.logprob, nb::tuple(top));
-}
+  DrawTask task_of(const LogitsRows& logits, nb::handle request) const {
+    DrawTask task;
+    const nb::object sampler = nb::getattr(request, sampler_);
+    task.state = &nb::cast<const SamplerState&>(sampler);  // the request keeps it
+    task.position = nb::cast<int64_t>(nb::getattr(request, position_));
+    append_ints(task.output, nb::getattr(request, history_));
+    task.history = task.output.size();
+    append_ints(task.output, nb::getattr(request, drafts_));
+    const int64_t rows = int64_t(task.num_drafts()) + 1, vocab_size = task.state->vocab_size;
+    check_ids(task.output.data(), task.output.size(), vocab_size);
+    if (logits.width != vocab_size) throw std::invalid_argument("logits of another vocabulary");
+    task.rows = logits.at(nb::cast<int64_t>(nb::getattr(request, first_row_)), rows);
+    task.stride = logits.stride;
+    const nb::object masks = nb::getattr(request, masks_);
+    if (!masks.is_none()) {
+      const auto array = nb::cast<Masks>(masks, false);
+      task.mask_words = (vocab_size + 31) / 32;
+      if (int64_t(array.shape(0)) != rows || int64_t(array.shape(1)) != task.mask_words)
+        throw std::invalid_argument("masks of another shape");
+      task.masks = array.data();
+    }
+    return task;
+  }
+
+  nb::object result_of(const DrawTask& task) const {
+    if (task.failure == DrawFailure::NotANumber) return not_a_number_;
+    if (task.failure == DrawFailure::NothingAllowed) return nothing_allowed_;
+    nb::list draws;
+    for (const DrawnToken& token : task.draws) draws.append(draw_of(token));
+    return draws;
+  }
+
+  // As tuple.__new__ makes it, without the Python function that a named tuple puts before that.
+  nb::object draw_of(const DrawnToken& token) const {
+    nb::object draw = nb::steal(type()->tp_alloc(type(), 3));
+    if (!draw.is_valid()) nb::raise_python_error();
+    nb::object logprob = nb::none();
+    nb::list top;
+    if (token.logprob) {
+      logprob = nb::float_(*token.logprob);
+      for (const auto& [id, value] : token.top) top.append(nb::make_tuple(id, value));
+    }
+    PyTuple_SET_ITEM(draw.ptr(), 0, nb::int_(token.id).release().ptr());
+    PyTuple_SET_ITEM(draw.ptr(), 1, logprob.release().ptr());
+    PyTuple_SET_ITEM(draw.ptr(), 2, nb::tuple(top).release().ptr());
+    return draw;
+  }
+
+ private:
+  PyTypeObject* type() const { return reinterpret_cast<PyTypeObject*>(draw_.ptr()); }
+  static nb::object name(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }
+
+  nb::object draw_, not_a_number_, nothing_allowed_;
+  nb::object sampler_ = name("sampler"), first_row_ = name("first_row"), position_ = name("position"),
+             history_ = name("history"), drafts_ = name("drafts"), masks_ = name("masks");
+};
 
 // The requests of one call, one chunk each.
 class DrawJob : public Job {
@@ -102,47 +154,39 @@ class DrawJob : public Job {
 // Draws for whole steps, on the runtime's threads, with memory that stays from one step to the next.
 class Drawer {
  public:
-  explicit Drawer(std::shared_ptr<Runtime> runtime)
-      : runtime_(std::move(runtime)), scratch_(size_t(runtime_->pool.threads())) {}
+  Drawer(std::shared_ptr<Runtime> runtime, nb::object draw, nb::object not_a_number, nb::object nothing_allowed)
+      : runtime_(std::move(runtime)),
+        types_(std::move(draw), std::move(not_a_number), std::move(nothing_allowed)),
+        scratch_(size_t(runtime_->pool.threads())) {}
   Drawer(const Drawer&) = delete;
 
-  // One list of `draw_type`s per request, or the fault of its first row.
-  nb::list draw(const Logits& logits, const nb::list& requests, const nb::object& draw_type,
-                const nb::object& not_a_number, const nb::object& nothing_allowed) {
-    std::vector<DrawTask> tasks;
-    for (nb::handle request : requests) tasks.push_back(task_of(logits, request));
+  // One list of draws per request, or the fault of its first row.
+  nb::list draw(const LogitsRows& logits, nb::list requests) {
+    tasks_.clear();
+    for (nb::handle request : requests) tasks_.push_back(types_.task_of(logits, request));
     {
       const Unlocked unlocked(runtime_->time);
-      DrawJob job(kernels(), tasks, scratch_);
+      DrawJob job(kernels(), tasks_, scratch_);
       runtime_->pool.run(job, 1);
     }
     nb::list results;
-    for (const DrawTask& task : tasks) {
-      if (task.failure == DrawFailure::NotANumber) {
-        results.append(not_a_number);
-      } else if (task.failure == DrawFailure::NothingAllowed) {
-        results.append(nothing_allowed);
-      } else {
-        nb::list draws;
-        for (const DrawnToken& token : task.draws) draws.append(token_as(draw_type, token));
-        results.append(draws);
-      }
-    }
+    for (const DrawTask& task : tasks_) results.append(types_.result_of(task));
     return results;
   }
 
-  nb::object logprobs(const Logits& logits, int64_t row, int32_t token_id, int num_top, const nb::object& draw_type) {
-    const float* x = row_of(logits, row, 1);
-    const int64_t n = int64_t(logits.shape(1));
-    check_ids(&token_id, 1, n);
+  nb::object logprobs(const LogitsRows& logits, int64_t row, int32_t token_id, int num_top) {
+    const float* x = logits.at(row, 1);
+    check_ids(&token_id, 1, logits.width);
     ExactFloatMode mode;
-    return token_as(draw_type, log_probabilities(kernels(), x, n, token_id, num_top, scratch_[0]));
+    return types_.draw_of(log_probabilities(kernels(), x, logits.width, token_id, num_top, scratch_[0]));
   }
 
  private:
   const SamplerKernels& kernels() const { return *runtime_->kernels.sampler; }
 
   std::shared_ptr<Runtime> runtime_;
+  DrawTypes types_;
+  std::vector<DrawTask> tasks_;
   std::vector<DrawScratch> scratch_;  // by worker
 };
 
@@ -155,9 +199,15 @@ void bind_sampler(nb::module_& m) {
            "suppress_until"_a, "num_logprobs"_a.none(), "prompt_ids"_a, "vocab_size"_a)
       .def("commit", &commit, "token_ids"_a);
   nb::class_<Drawer>(m, "Drawer")
-      .def(nb::init<std::shared_ptr<Runtime>>(), "runtime"_a)
-      .def("draw", &Drawer::draw, "logits"_a, "requests"_a, "draw_type"_a, "not_a_number"_a, "nothing_allowed"_a)
-      .def("logprobs", &Drawer::logprobs, "logits"_a, "row"_a, "token_id"_a, "num_top"_a, "draw_type"_a);
+      .def(nb::init<std::shared_ptr<Runtime>, nb::object, nb::object, nb::object>(), "runtime"_a, "draw_type"_a,
+           "not_a_number"_a, "nothing_allowed"_a)
+      .def("draw", [](Drawer& d, const Executor& e, nb::list requests) { return d.draw(LogitsRows(e), requests); })
+      .def("draw", [](Drawer& d, const Logits& x, nb::list requests) { return d.draw(LogitsRows(x), requests); })
+      .def("logprobs", [](Drawer& d, const Executor& e, int64_t row, int32_t token_id,
+                          int num_top) { return d.logprobs(LogitsRows(e), row, token_id, num_top); })
+      .def("logprobs", [](Drawer& d, const Logits& x, int64_t row, int32_t token_id, int num_top) {
+        return d.logprobs(LogitsRows(x), row, token_id, num_top);
+      });
   m.def("noise_word", [](const std::string& isa, uint64_t seed, uint32_t position, int32_t id) {
     return find_kernels(isa).sampler->noise_word({seed, position}, id);
   });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,17 +37,19 @@ def sampler(spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> _
     )
 
 
+Logits: TypeAlias = _ops.Executor | NDArray[np.float32]  # of the executor's last step, or [rows, vocabulary]
+
+
 class Drawer:
     """Draws for the steps of one backend, on its threads."""
 
     def __init__(self, runtime: _ops.Runtime) -> None:
-        self._native = _ops.Drawer(runtime)
+        self._native = _ops.Drawer(runtime, Draw, NAN_ROW, NOTHING_ALLOWED)
 
-    def draw(self, logits: NDArray[np.float32], requests: Sequence[DrawRequest]) -> list[list[Draw] | DrawFault]:
-        """Draws for all requests from `logits` [rows, vocabulary] in one native call, without the GIL."""
-        tasks = [(r.sampler, r.first_row, r.position, r.history, r.drafts, r.masks) for r in requests]
-        return self._native.draw(logits, tasks, Draw, NAN_ROW, NOTHING_ALLOWED)
+    def draw(self, logits: Logits, requests: Sequence[DrawRequest]) -> list[list[Draw] | DrawFault]:
+        """Draws for all requests in one native call, without the GIL."""
+        return self._native.draw(logits, requests if isinstance(requests, list) else list(requests))
 
-    def logprobs(self, logits: NDArray[np.float32], row: int, token_id: int, num_top: int) -> Draw:
+    def logprobs(self, logits: Logits, row: int, token_id: int, num_top: int) -> Draw:
         """Log-probabilities of `token_id` and the `num_top` best of a row, as `draw` would report them."""
-        return self._native.logprobs(logits, row, token_id, num_top, Draw)
+        return self._native.logprobs(logits, row, token_id, num_top)

@@ -14,7 +14,7 @@ from ..backend import Limits, StepBatch
 from ..errors import ConfigError, StepCancelled, StepError
 from ..program import Buffer, KvGroup, Program
 from .cache import ReferenceKvPool
-from .step import METHODS, Step, Weights, sequences
+from .step import METHODS, Batch, Step, Weights, sequences
 
 
 class ReferenceExecutor:
@@ -43,8 +43,9 @@ class ReferenceExecutor:
     def step(self, batch: StepBatch) -> None:
         self._done = None
         self._cancelled.clear()
-        self._check(batch)
-        step = Step(batch, self._weights, self._pools, self._inputs(batch))
+        arrays = Batch.of(batch)
+        self._check(arrays)
+        step = Step(arrays, self._weights, self._pools, self._inputs(arrays))
         with torch.inference_mode():
             for op in self._program.ops:
                 if self._cancelled.is_set():
@@ -65,7 +66,7 @@ class ReferenceExecutor:
         assert self._done is not None, "the last step did not finish, or none ran"
         return self._done
 
-    def _check(self, batch: StepBatch) -> None:
+    def _check(self, batch: Batch) -> None:
         """Raises StepError for a batch that breaks the protocol, before anything is touched."""
         rows, program = len(batch.token_ids), self._program
         faults = {
@@ -92,7 +93,7 @@ class ReferenceExecutor:
                 if not self._pools[group].holds(slot, oldest, first + part.stop - part.start):
                     raise StepError(f"{program.name}: a batch with positions that have no block in {group.name}")
 
-    def _inputs(self, batch: StepBatch) -> dict[Buffer, Tensor]:
+    def _inputs(self, batch: Batch) -> dict[Buffer, Tensor]:
         """The program's input buffers, copied from the outputs of other executors."""
         filled: dict[Buffer, Tensor] = {}
         for buffer in self._program.inputs:

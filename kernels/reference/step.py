@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ..backend import StepBatch
+from ..backend import RowHandle, StepBatch
 from ..errors import StepError
 from ..program import (
     Add,
@@ -35,7 +37,33 @@ from .cache import ReferenceKvPool
 Weights = Callable[[Weight], Tensor]  # a stored weight as float32, in its own shape
 
 
-def sequences(batch: StepBatch) -> Iterator[tuple[slice, int, int]]:
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A StepBatch in arrays."""
+
+    token_ids: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    row_offsets: NDArray[np.int32]
+    slots: NDArray[np.int32]
+    logits_rows: NDArray[np.int32]
+    taps: tuple[str, ...]
+    inputs: Mapping[str, RowHandle]
+
+    @classmethod
+    def of(cls, batch: StepBatch) -> Batch:
+        """Copies what are lists."""
+        return cls(
+            np.asarray(batch.token_ids, np.int32),
+            np.asarray(batch.positions, np.int32),
+            np.asarray(batch.row_offsets, np.int32),
+            np.asarray(batch.slots, np.int32),
+            np.asarray(batch.logits_rows, np.int32),
+            batch.taps,
+            batch.inputs,
+        )
+
+
+def sequences(batch: Batch) -> Iterator[tuple[slice, int, int]]:
     """Per sequence that has rows: its rows, its slot in the block tables, and the position of its first row."""
     offsets = batch.row_offsets
     for s, slot in enumerate(batch.slots):
@@ -49,7 +77,7 @@ class Step:
 
     def __init__(
         self,
-        batch: StepBatch,
+        batch: Batch,
         weights: Weights,
         pools: Mapping[KvGroup, ReferenceKvPool],
         inputs: Mapping[Buffer, Tensor],
