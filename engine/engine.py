@@ -25,6 +25,7 @@ from .core import REQUEST_FAULTS, EngineCore
 from .grammar.compiler import Grammars
 from .grammar.constraint import Constraint
 from .grammar.matcher import Grammar
+from .grammar.metrics import GrammarMetrics
 from .metrics import Levels, Metrics
 from .pooling import HIDDEN
 from .request import Output, Submission
@@ -65,6 +66,7 @@ class Engine:
         self._core = EngineCore(self._resources, self.metrics)
         self._grammars = grammars or Grammars(model.tokenizer, model.program.vocab_size)
         SpeculationMetrics(self.registry, self._core.session)
+        GrammarMetrics(self.registry, self._grammars.counts, self._grammars.kept)
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="surefoot-engine", daemon=True)
         self._lock = threading.Condition()

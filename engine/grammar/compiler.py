@@ -27,6 +27,7 @@ from .cache import BoundedCache
 from .constraint import Constraint
 from .matcher import Grammar
 from .matching import CompiledGrammar, fault_text
+from .metrics import BUSY, JOINED, KNOWN, NEW, GrammarCounts
 from .source import grammar_source
 from .vocabulary import GrammarVocabulary, Tokenizer
 
@@ -68,6 +69,7 @@ class Grammars:
         self._pending: dict[_Key, Future[_Result]] = {}
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="surefoot-grammar")
         self._closed = False
+        self.counts = GrammarCounts()
 
     def compile(self, constraint: Constraint) -> Future[Grammar]:
         """A compiled grammar, at once if it is known. RequestError: 400 says why there can be none, 429 when too many
@@ -77,6 +79,8 @@ class Grammars:
         with self._lock:
             result = self._kept.get(key)
             work = None if result is not None else self._work_on(key, constraint)
+            if result is not None:
+                self.counts.asked[KNOWN] += 1
         if result is not None:
             self._give(answer, constraint, key, result)
         elif work is None:
@@ -100,6 +104,10 @@ class Grammars:
                 _log.info("vocabulary for constraints built in %.2f s", time.perf_counter() - began)
             return self._vocabulary
 
+    def kept(self) -> tuple[int, int]:
+        """How many results are kept, and their estimated bytes."""
+        return len(self._kept), self._kept.num_bytes
+
     def close(self) -> None:
         """Ends the threads; constraints that wait to be compiled are refused."""
         with self._lock:
@@ -108,19 +116,26 @@ class Grammars:
 
     def _work_on(self, key: _Key, constraint: Constraint) -> Future[_Result] | None:
         """The work that compiles a text, new if nobody else asked for it. None: there is too much of it."""
-        work = self._pending.get(key)
-        if work is None and not self._closed and len(self._pending) < _MAX_PENDING:
-            with _deep_stacks():
-                work = self._pending[key] = self._workers.submit(self._compile, key, constraint)
+        work, met = self._pending.get(key), JOINED
+        if work is None:
+            met = BUSY
+            if not self._closed and len(self._pending) < _MAX_PENDING:
+                met = NEW
+                with _deep_stacks():
+                    work = self._pending[key] = self._workers.submit(self._compile, key, constraint)
+        self.counts.asked[met] += 1
         return work
 
     def _compile(self, key: _Key, constraint: Constraint) -> _Result:
         try:
             vocabulary = self._built()
-            began = time.thread_time()
+            began, began_own = time.perf_counter(), time.thread_time()
             result = vocabulary if isinstance(vocabulary, str) else _compiled(vocabulary, constraint)
-            size = _BYTES_PER_GRAMMAR + int(_BYTES_PER_SECOND * (time.thread_time() - began))
+            took, took_own = time.perf_counter() - began, time.thread_time() - began_own
+            size = _BYTES_PER_GRAMMAR + int(_BYTES_PER_SECOND * took_own)
             with self._lock:
+                self.counts.compile_seconds.observe(took)
+                self.counts.compiled[key.kind.value, "refused" if isinstance(result, str) else "usable"] += 1
                 self._kept.put(key, result, len(result) + len(key.text) if isinstance(result, str) else size)
             return result
         finally:
@@ -142,7 +157,8 @@ class Grammars:
             answer.set_exception(_unusable(constraint, result))
         else:
             assert isinstance(self._vocabulary, GrammarVocabulary)
-            answer.set_result(CompiledGrammar(constraint, self._vocabulary, result, partial(self._discard, key)))
+            discard = partial(self._discard, key)
+            answer.set_result(CompiledGrammar(constraint, self._vocabulary, result, discard, self.counts))
 
     def _discard(self, key: _Key) -> None:
         with self._lock:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ...kernels.errors import RequestError
 from .constraint import Constraint
+from .metrics import GrammarCounts
 from .vocabulary import GrammarVocabulary
 
 _log = logging.getLogger("surefoot.engine")
@@ -35,6 +36,7 @@ class CompiledGrammar:
     vocabulary: GrammarVocabulary
     initial: LLMatcher  # never advanced
     discard: Callable[[], None]  # forgets the compiled grammar, after a fault
+    counts: GrammarCounts
 
     def start(self, *, may_end: bool = True) -> AnswerMatcher:
         """See Grammar.start."""
@@ -91,6 +93,7 @@ class AnswerMatcher:
         if matcher.is_error():
             self._restore()
         self._charge(time.thread_time() - began, rows)
+        self._grammar.counts.mask_rows += rows
         masks = self._masks[:rows]
         if not self._may_end:
             self._forbid_ends(masks)
@@ -149,6 +152,7 @@ class AnswerMatcher:
             self._fail(fault_text(self._matcher.get_error()))
 
     def _charge(self, seconds: float, rows: int) -> None:
+        self._grammar.counts.mask_seconds += seconds
         if seconds > FREE_SECONDS * rows:
             self._seconds += seconds - FREE_SECONDS * rows
             if self._seconds > MAX_SECONDS:
@@ -156,6 +160,7 @@ class AnswerMatcher:
 
     def _fail(self, reason: str) -> None:
         self._grammar.discard()
+        self._grammar.counts.faults += 1
         constraint = self._grammar.constraint
         _log.warning("a grammar of kind %s failed: %s", constraint.kind.value, reason)
         raise too_complex(constraint, reason)

@@ -11,11 +11,13 @@ from collections.abc import Callable
 
 import pytest
 from grammar_cases import PERSON, PieceTokenizer, compiled
+from prometheus_client import CollectorRegistry
 
 from surefoot.engine.grammar import compiler, source
 from surefoot.engine.grammar.compiler import Grammars
 from surefoot.engine.grammar.constraint import Constraint, ConstraintKind
 from surefoot.engine.grammar.json_schema import enforceable, json_rule
+from surefoot.engine.grammar.metrics import GrammarMetrics
 from surefoot.kernels.errors import RequestError
 
 TOKENIZER = PieceTokenizer()
@@ -319,3 +321,34 @@ def test_hostile_constraints_are_bounded(name: str, request: pytest.FixtureReque
     assert compiling < 8
     assert slowest < 0.5
     assert peak < 450
+
+
+def test_everything_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars, registry = Grammars(TOKENIZER, TOKENIZER.vocab_size), CollectorRegistry()
+    GrammarMetrics(registry, grammars.counts, grammars.kept)
+    gate, original = threading.Event(), compiler._compiled
+    monkeypatch.setattr(compiler, "_compiled", lambda *a: (gate.wait(30), original(*a))[1])
+    monkeypatch.setattr(compiler, "_MAX_PENDING", 1)
+    good, bad = Constraint.regex("[ab]{3}", "p"), Constraint.regex("(", "p")
+    first = [grammars.compile(good), grammars.compile(good), grammars.compile(bad)]
+    gate.set()
+    matcher = first[0].result(30).start()
+    first[1].result(30)
+    assert first[2].exception(30) is not None
+    for _ in range(2):
+        assert grammars.compile(bad).exception(30) is not None
+    matcher.masks_for([])
+    matcher.masks_for([TOKENIZER.encode_inside("a")[0]])
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"surefoot_grammar_{name}", labels)
+
+    results = {"new": 2, "joined": 1, "busy": 1, "known": 1}
+    assert {result: value("requests_total", result=result) for result in results} == results
+    assert value("compilations_total", kind="regex", outcome="usable") == 1
+    assert value("compilations_total", kind="regex", outcome="refused") == 1
+    assert value("compile_seconds_count") == 2 and (value("compile_seconds_sum") or 0) > 0
+    assert value("mask_rows_total") == 3 and (value("mask_seconds_total") or 0) > 0
+    assert value("cached") == 2 and (value("cached_bytes") or 0) > 0
+    assert value("faults_total") == 0
+    grammars.close()
