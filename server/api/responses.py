@@ -92,7 +92,7 @@ def _answer(
 ) -> ResponseAnswer:
     tokenizer = service.model.tokenizer
     reader = AnswerReader(
-        talk.chat.reader(talk.plan, talk.begin),
+        talk.chat.reader(talk.plan, talk.begin, constrained=talk.constrained),
         tokenizer,
         talk.chat.visible_ids(talk.plan),
         with_draws=asked.num_logprobs() is not None,

@@ -280,6 +280,15 @@ def test_parse_into_models(client: openai.OpenAI, model: type[BaseModel]) -> Non
     assert isinstance(answer.choices[0].message.parsed, model)
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_responses_parse_too(client: openai.OpenAI, model: type[BaseModel]) -> None:
+    answer = client.responses.parse(
+        model=served(client), input=MODELS[model], text_format=model, temperature=0, max_output_tokens=400
+    )
+    assert answer.status == "completed"
+    assert isinstance(answer.output_parsed, model)
+
+
 def test_streams_of_the_openai_client_parse_too(client: openai.OpenAI) -> None:
     with client.chat.completions.stream(
         model=served(client),
