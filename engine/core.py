@@ -16,7 +16,7 @@ from typing import TypeAlias
 from ..kernels.backend import DrawRequest
 from ..kernels.errors import RequestError, StepCancelled, StepError, SurefootError
 from ..kernels.sampling import Draw, DrawFault
-from ..models.tokenizer import StreamDecoder
+from ..models.tokenizer import StreamDecoder, WholeTexts
 from .active_request import ActiveRequest
 from .constrained import ConstrainedAnswer, constrain, prescribe
 from .cost_curve import CostCurve
@@ -66,6 +66,7 @@ class EngineCore:
         self.num_steps = 0
         self.counts = SchedulerCounts()
         self._arrivals = 0
+        self._texts = WholeTexts(resources.model.tokenizer)
         self.cache: KvCache
         self.scheduler: Scheduler[ActiveRequest]
         self._build()
@@ -107,7 +108,7 @@ class EngineCore:
             num_prompt,
             max_tokens,
             end_of_generation,
-            StreamDecoder(model.tokenizer, prompt_ids, visible_ids=params.visible_ids),
+            StreamDecoder(model.tokenizer, prompt_ids, visible_ids=params.visible_ids, texts=self._texts),
             StopStrings(params.stop) if params.stop else None,
         )
         sampling = sampling_spec(params, ends)
@@ -204,8 +205,9 @@ class EngineCore:
     def _taps(self, entries: Entries) -> tuple[str, ...]:
         """What the step must hand out: the hidden rows that speculation or an embedding reads."""
         taps = self.speculation.taps
-        if any(rows.sequence.pooler is not None for rows in entries):
-            return tuple(dict.fromkeys((*taps, HIDDEN)))
+        for rows in entries:
+            if rows.sequence.pooler is not None:
+                return tuple(dict.fromkeys((*taps, HIDDEN)))
         return taps
 
     def _run_one_by_one(self, entries: Entries, drafts: Drafts, fault: StepError, may_retry: bool) -> None:
@@ -228,7 +230,8 @@ class EngineCore:
                 continue
             if request.pooler is not None:
                 request.pooler.feed(self.runner.rows(HIDDEN, number, rows.num_rows), rows.start)
-            if rows.draws and request.generates:
+            draws = rows.draws
+            if draws and request.generates:
                 if request.constrained is not None and request.constrained.fault is not None:
                     self._fail(request, request.constrained.fault)
                     continue
@@ -240,7 +243,7 @@ class EngineCore:
                 drawing.append((number, rows))
             else:
                 self.scheduler.advance(request, rows.start + rows.num_rows)
-                if rows.draws:
+                if draws:
                     self._finish_prompt(request)
         if requests:
             results = self.runner.draw(requests)
@@ -256,7 +259,7 @@ class EngineCore:
             return
         try:
             taken, output = request.generation.accept(result)
-            token_ids = [draw.token_id for draw in result[:taken]]
+            token_ids = [result[0].token_id] if taken == 1 else [draw.token_id for draw in result[:taken]]
             request.sampler.commit(token_ids)
             if request.constrained is not None:
                 request.constrained.commit(token_ids, request.generation, output)
@@ -272,7 +275,7 @@ class EngineCore:
             certain = min(accepted, request.constrained.num_certain)
             accepted = min(accepted, request.constrained.num_proposed)
             self.metrics.prescribed_tokens += min(certain, taken)
-        self.speculation.accepted(request, rows.start, accepted, self.runner.first_row(number), certain)
+        self.speculation.accepted(request, rows.start, accepted, self.runner.offsets[number], certain)
         self._time_tokens(request, taken, now)
         if output.finish is not None:
             self._end(request, output)

@@ -9,7 +9,7 @@ to it is given out. Offsets count characters of the generated text:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from ..kernels.sampling import Draw, SamplingSpec
@@ -21,8 +21,8 @@ from .stop_strings import StopStrings
 class TextStream(Protocol):
     """Incremental detokenizer: whole characters only."""
 
-    def feed(self, ids: Iterable[int], /) -> str:
-        """Text that became certain with these tokens."""
+    def take(self, token_id: int, /) -> str:
+        """Text that became certain with this token."""
         ...
 
     def flush(self) -> str:
@@ -103,7 +103,7 @@ class Generation:
 
     def accept(self, draws: Sequence[Draw]) -> tuple[int, Output]:
         """Takes drawn tokens up to the one that ends the request. Returns how many it took, and what to give out."""
-        output = Output()
+        output = Output([], [])
         if self.prompt_draws is not None:
             output.prompt_draws, self.prompt_draws = self.prompt_draws, None
         taken = 0
@@ -131,9 +131,11 @@ class Generation:
             self._give(draw, output)
             output.finish = self.finish(FinishReason.STOP, None if token in self._end_of_generation else token)
             return True
-        text = self._stream.feed((token,))
+        text = self._stream.take(token)
         if self._stops is None:
-            self._give(draw, output)
+            output.token_ids.append(token)
+            if self._wants_draws:
+                output.draws.append(draw)
             output.text += text
         elif self._hold(draw, text, output):
             return True

@@ -46,16 +46,21 @@ PREFIX = "surefoot_"
 class Tally:
     """A histogram: counts per bucket and a sum."""
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("_bucket", "_value", "bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = array("d", bounds)  # arrays: a step comes with cold caches and should touch few lines
         self.counts = array("q", bytes(8 * (len(bounds) + 1)))
         self.total = 0.0
+        self._value = -1.0  # the last one, and where it belongs: streams that share steps have the same gaps
+        self._bucket = 0
 
     def observe(self, value: float, times: int = 1) -> None:
         """Adds `times` observations of the same value."""
-        self.counts[bisect_left(self.bounds, value)] += times
+        if value != self._value:
+            self._value = value
+            self._bucket = bisect_left(self.bounds, value)
+        self.counts[self._bucket] += times
         self.total += value * times
 
     @property

@@ -24,7 +24,7 @@ class StepRunner:
     def __init__(self, backend: Backend, executor: Executor) -> None:
         self.executor = executor
         self._backend = backend
-        self._offsets = [0]  # of the last step's entries
+        self.offsets = [0]  # first row of each entry of the last step
 
     def forward(
         self,
@@ -34,13 +34,13 @@ class StepRunner:
     ) -> list[int]:
         """Runs the rows, each entry's followed by its drafts (one list per entry, or none at all).
 
-        Returns each entry's first logits row; `first_row` tells its first row. Raises StepError; then nothing may be
+        Returns each entry's first logits row; `offsets` holds its first row. Raises StepError; then nothing may be
         committed.
         """
         first_logits: list[int] = []
         token_ids: list[int] = []
         positions: list[int] = []
-        offsets = self._offsets = [0]
+        offsets = self.offsets = [0]
         slots: list[int] = []
         logits_rows: list[int] = []
         row = 0
@@ -64,13 +64,9 @@ class StepRunner:
         self.executor.step(StepBatch(token_ids, positions, offsets, slots, logits_rows, taps))
         return first_logits
 
-    def first_row(self, number: int) -> int:
-        """The first row of entry `number` in the last step."""
-        return self._offsets[number]
-
     def rows(self, name: str, number: int, count: int) -> NDArray[np.float32]:
         """[count, width]: the first rows of entry `number` in an output that the last step was asked for. A view."""
-        first = self._offsets[number]
+        first = self.offsets[number]
         return self.executor.output(name)[first : first + count]
 
     def draw(self, requests: SequenceOf[DrawRequest]) -> list[list[Draw] | DrawFault]:

@@ -10,6 +10,7 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import Generic, Protocol
 
+from ..kernels.program import BLOCK
 from .kv_cache import KvCache, Match
 from .sequence import Plan, Rows, S, Sequence
 
@@ -118,7 +119,8 @@ class Scheduler(Generic[S]):
     def advance(self, sequence: S, num_computed: int) -> None:
         """The cache covers so many of the sequence's tokens for good."""
         sequence.num_computed = num_computed
-        self.cache.commit(sequence.holding, sequence.tokens, num_computed)
+        if num_computed // BLOCK != sequence.holding.num_full:
+            self.cache.commit(sequence.holding, sequence.tokens, num_computed)
 
     def preempt(self, sequence: S) -> None:
         """Takes everything from a running sequence; it runs again later and recomputes what is not cached by then."""
@@ -158,7 +160,11 @@ class Scheduler(Generic[S]):
             start = sequence.num_computed
             if len(sequence.tokens) - start != 1 or sequence.scores_prompt:
                 continue
-            if reserve(sequence.holding, start + 1) or self._reserve_by_preempting(sequence, start + 1):
+            if (
+                start < sequence.holding.num_blocks * BLOCK
+                or reserve(sequence.holding, start + 1)
+                or self._reserve_by_preempting(sequence, start + 1)
+            ):
                 self._enter(Rows(sequence, start, 1, 1))
 
     def _enter(self, rows: Rows[S]) -> None:

@@ -4,10 +4,30 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from .tokenizer import Tokenizer
 
 _LONGEST_CHARACTER = 4  # bytes of UTF-8
+
+
+class WholeTexts(dict[int, str | None]):
+    """What a token adds to a text wherever it stands: None for control tokens, and for parts of characters.
+
+    Filled as tokens are asked for; one for all streams of a tokenizer.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, token_id: int) -> str | None:
+        text = None
+        if token_id not in self._tokenizer.special_ids:
+            with suppress(UnicodeDecodeError):
+                text = self._tokenizer.token_bytes(token_id).decode()
+        self[token_id] = text
+        return text
 
 
 class StreamDecoder:
@@ -26,21 +46,38 @@ class StreamDecoder:
         *,
         skip_special: bool = True,
         visible_ids: frozenset[int] = frozenset(),
+        texts: WholeTexts | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self._texts = WholeTexts(tokenizer) if texts is None else texts
         self._special = not skip_special
         self._visible_ids = visible_ids
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._prompt_rest = self._open_character(prompt_ids)  # until the first byte is fed
-        self._at_start = tokenizer.prefixed_token(prompt_ids) is None
+        self._at_start = tokenizer.prefixed_token(prompt_ids) is None  # no token was text yet
+        self._clean = False  # tokens are what they are alone: no character is open, no space is to be taken away
+
+    def take(self, token_id: int) -> str:
+        """`feed` for one token, which nearly always is a text of its own."""
+        if self._clean:
+            text = self._texts[token_id]
+            if text is not None:
+                return text
+        return self.feed((token_id,))
 
     def feed(self, ids: Iterable[int]) -> str:
         """The text that these tokens make certain; may be empty."""
-        ids = list(ids)
+        text = self._decode(list(ids))
+        self._clean = not (self._special or self._at_start or self._prompt_rest or self._utf8.getstate()[0])
+        return text
+
+    def _decode(self, ids: list[int]) -> str:
         pieces = [self._bytes(token) for token in ids]
-        if self._at_start and (first := self._tokenizer.prefixed_token(ids)) is not None:
-            pieces[first] = pieces[first].removeprefix(b" ")
-            self._at_start = False
+        if self._at_start:
+            first = self._tokenizer.prefixed_token(ids)
+            if first is not None:
+                pieces[first] = pieces[first].removeprefix(b" ")
+            self._at_start = first is None and self._tokenizer.special_ids.issuperset(ids)
         data = b"".join(pieces)
         if data and self._prompt_rest:
             if _continues(self._prompt_rest, data[0]):

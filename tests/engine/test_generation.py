@@ -187,7 +187,7 @@ def test_a_detokenizer_fault_ends_only_its_request() -> None:
     drive.step()
 
     class Broken:
-        def feed(self, ids: Sequence[int]) -> str:
+        def take(self, token_id: int) -> str:
             raise ValueError("no such token")
 
     drive.core.requests["bad"].generation._stream = Broken()  # type: ignore[assignment]

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from surefoot.models.chat_template import load_chat_template
 from surefoot.models.gguf import GgufFile
-from surefoot.models.tokenizer import StreamDecoder, Tokenizer, load_tokenizer
+from surefoot.models.tokenizer import StreamDecoder, Tokenizer, WholeTexts, load_tokenizer
 
 DATA = Path(__file__).parents[1] / "data"
 MODELS = Path.home() / ".surefoot" / "models"
@@ -41,6 +43,11 @@ def real_tokenizer(recorded: Path) -> Tokenizer:
     return load_tokenizer(real_file(recorded).metadata)
 
 
+@cache
+def small_tokenizer(folder: Path) -> Tokenizer:
+    return load_tokenizer(GgufFile.open(folder / "model.gguf").metadata)
+
+
 def cases(recorded: Path, kind: str) -> list[dict[str, Any]]:
     return json.loads(recorded.read_text())[kind]
 
@@ -57,6 +64,23 @@ def test_small_files(folder: Path) -> None:
         assert tokenizer.encode(case["text"], add_special=False, parse_special=True) == case["ids"], case["text"]
         assert tokenizer.decode(case["ids"]) == case["text"]
         assert streamed(tokenizer, case["ids"]) == case["text"]
+
+
+@pytest.mark.parametrize("folder", ORACLES, ids=by_name)
+@given(data=st.data())
+def test_tokens_taken_one_by_one_are_the_text_of_all(folder: Path, data: st.DataObject) -> None:
+    tokenizer = small_tokenizer(folder)
+    tokens = st.integers(0, tokenizer.vocab_size - 1)
+    special = sorted(tokenizer.special_ids)
+    prompt, ids = data.draw(st.lists(tokens, max_size=4)), data.draw(st.lists(tokens | st.sampled_from(special)))
+    visible = frozenset(data.draw(st.lists(st.sampled_from(special), max_size=2)))
+    texts = WholeTexts(tokenizer)
+    for skip in (True, False):
+        whole, single = (
+            StreamDecoder(tokenizer, prompt, skip_special=skip, visible_ids=visible, texts=texts) for _ in range(2)
+        )
+        taken = [single.take(token) for token in ids]
+        assert "".join(taken) + single.flush() == whole.feed(ids) + whole.flush()
 
 
 def test_small_files_were_found() -> None:
@@ -104,4 +128,4 @@ def test_recorded_answers_decode_to_recorded_text(recorded: Path) -> None:
         ids = [step["id"] for step in case["steps"]]
         assert (ids[-1] in tokenizer.end_of_generation_ids) == (case["stop_type"] == "eos")
         stream = StreamDecoder(tokenizer, case["prompt_ids"])
-        assert "".join(stream.feed([token]) for token in ids) + stream.flush() == case["content"]
+        assert "".join(stream.take(token) for token in ids) + stream.flush() == case["content"]
