@@ -17,11 +17,40 @@ from .schema.fields import sift
 
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
-_READ_TIMEOUT_S = 60.0  # between two pieces of a body
+_READ_TIMEOUT_S = 60.0  # between two pieces of a body; also how far it may fall behind the slowest rate
+_SLOWEST = 16 * 1024  # bytes per second: a client that drips a body holds its memory for a bounded time
 
 
-async def read_json(request: Request, max_bytes: int) -> dict[str, object]:
-    """The body as a JSON object. RequestError 400, 408, 413 or 415.
+class BodyBudget:
+    """Bytes of all bodies that have arrived and are not parsed yet. However many clients send, memory has a bound."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._free = num_bytes
+
+    @property
+    def free(self) -> int:
+        """Bytes that are left."""
+        return self._free
+
+    def take(self, num_bytes: int) -> None:
+        """RequestError 503 if that is more than there is."""
+        if num_bytes > self._free:
+            raise RequestError(
+                "Too many large bodies arrive at once; try again",
+                code="overloaded",
+                status=503,
+                kind="service_unavailable_error",
+                retry_after=1,
+            )
+        self._free -= num_bytes
+
+    def give_back(self, num_bytes: int) -> None:
+        """The other half of `take`."""
+        self._free += num_bytes
+
+
+async def read_json(request: Request, max_bytes: int, budget: BodyBudget | None = None) -> dict[str, object]:
+    """The body as a JSON object. RequestError 400, 408, 413, 415 or, beyond the budget, 503.
 
     The parser refuses NaN, broken UTF-8, lone surrogates, deep nesting and integers of thousands of digits.
     """
@@ -30,37 +59,44 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, object]:
         raise RequestError(
             f"Content-Type must be application/json, not '{media_type[:80]}'", code="unsupported_media_type", status=415
         )
-    data = await _read(request, max_bytes)
+    pieces: list[bytes] = []
     try:
-        value: object = from_json(data, allow_inf_nan=False, cache_strings="keys")
+        await _read(request, max_bytes, budget, pieces)
+        value: object = from_json(b"".join(pieces), allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
         raise RequestError(f"The body is not valid JSON: {error}", code="invalid_json") from None
+    finally:
+        if budget is not None:
+            budget.give_back(sum(map(len, pieces)))
     if not isinstance(value, dict):
         raise RequestError("The body must be a JSON object", code="invalid_json")
     return cast(dict[str, object], value)
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int, budget: BodyBudget | None, pieces: list[bytes]) -> None:
     too_large = RequestError(f"The body is larger than {max_bytes} bytes", code="body_too_large", status=413)
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise too_large
-    pieces: list[bytes] = []
     size = 0
     stream = aiter(request.stream())
+    clock = asyncio.get_running_loop().time
+    latest = clock() + _READ_TIMEOUT_S
     while True:
         try:
-            async with asyncio.timeout(_READ_TIMEOUT_S):
+            async with asyncio.timeout_at(min(clock() + _READ_TIMEOUT_S, latest + size / _SLOWEST)):
                 piece = await anext(stream, None)
         except TimeoutError:
             raise RequestError(
                 "The body did not arrive in time", code="timeout", status=408, kind="timeout_error"
             ) from None
         if piece is None:
-            return b"".join(pieces)
+            return
         size += len(piece)
         if size > max_bytes:
             raise too_large
+        if budget is not None:
+            budget.take(len(piece))
         pieces.append(piece)
 
 

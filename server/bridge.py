@@ -246,6 +246,12 @@ class Bridge:
                 raise
         return generation
 
+    def at_most(self, num_choices: int) -> int:
+        """So many choices, or as many as the request's key may run at once."""
+        visit = current_visit()
+        limit = None if visit is None or visit.allowance is None else visit.allowance.limits.at_once
+        return num_choices if limit is None else min(num_choices, limit)
+
     def admit(self, num_choices: int) -> None:
         """RequestError 429 or 503 unless there is room. Also asked before the work that comes before `open`."""
         if self.draining:

@@ -1,8 +1,8 @@
-"""uvicorn's HTTP connection, with bounds on what comes before an answer: the size of a request's head, and the time it
-takes to arrive.
+"""uvicorn's HTTP connection, with bounds on what comes around an answer: the size of a request's head, the time that it
+and the rest of a refused body take to arrive, and the time that a client takes to accept what is written for it.
 
-uvicorn has neither, so a stranger without a key could fill the memory with one endless header, which also keeps the
-event loop busy, and could hold every file descriptor with connections that stay silent.
+uvicorn has none of them, so a stranger without a key could fill the memory with one endless header, which also keeps
+the event loop busy, and could hold every file descriptor, and answers behind them, with connections that stay silent.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .errors import error_body
 
 MAX_HEAD_BYTES = 64 * 1024  # also of a chunked body's trailers
 HEAD_TIMEOUT_S = 30.0
+UNREAD_TIMEOUT_S = 60.0
 _MAX_QUEUED = 16  # pipelined requests up to which the connection is still read
 
 
@@ -26,12 +27,15 @@ class BoundedConnection(HttpToolsProtocol):
 
     max_head_bytes = MAX_HEAD_BYTES
     head_timeout_s = HEAD_TIMEOUT_S
+    unread_timeout_s = UNREAD_TIMEOUT_S  # without a byte of progress
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._unused_bytes = 0  # received since the parser last had something to show for it
         self._awaits_head = True
         self._deadline: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None  # runs while the client has bytes to accept
+        self._unread_bytes = 0  # when it was started
         self._open: list[RequestResponseCycle] = []  # requests without their whole answer, the oldest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -40,6 +44,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
+        if self._unread is not None:
+            self._unread.cancel()
         for request in self._open:  # uvicorn tells the newest one only, which may be waiting behind the one that runs
             if not request.response_complete:
                 request.disconnected = True
@@ -72,7 +78,22 @@ class BoundedConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._unused_bytes = 0
         self._awaits_head = True
+        self._cancel_deadline()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._awaits_head:
+            self._expect_head()  # the rest of a body that nobody reads comes first, within the same time
+        self._expect_reader()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reader()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP."""
+        self._refuse(400, "Bad Request", RequestError("The request is not valid HTTP", code="invalid_http"))
 
     def _unsupported_upgrade_warning(self) -> None:
         """Nothing is logged: the request is answered without the upgrade, as HTTP allows."""
@@ -91,11 +112,33 @@ class BoundedConnection(HttpToolsProtocol):
             self._deadline = None
 
     def _refuse_head(self) -> None:
-        if not self._answers:
-            body = to_json(error_body(RequestError("The request's headers are too large", code="headers_too_large")))
+        error = RequestError("The request's headers are too large", code="headers_too_large")
+        self._refuse(431, "Request Header Fields Too Large", error)
+
+    def _refuse(self, status: int, phrase: str, error: RequestError) -> None:
+        """Ends the connection with an error body, unless that could be taken for the answer to another request."""
+        waiting = [request for request in self._open if not request.response_complete]
+        own = 0 if self._awaits_head else 1  # a body at fault belongs to the newest
+        if len(waiting) <= own and not any(request.response_started for request in waiting):
+            body = to_json(error_body(error))
             head = (
-                "HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\n"
+                f"HTTP/1.1 {status} {phrase}\r\nConnection: close\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
         self.transport.close()
+        self._expect_reader()
+
+    def _expect_reader(self) -> None:
+        """From now until nothing is left, the client has to accept some of what is written for it now and then."""
+        if self._unread is None:
+            self._unread_bytes = self.transport.get_write_buffer_size()
+            if self._unread_bytes:
+                self._unread = self.loop.call_later(self.unread_timeout_s, self._check_reader)
+
+    def _check_reader(self) -> None:
+        before, self._unread = self._unread_bytes, None
+        if self.transport.get_write_buffer_size() >= before:
+            self.transport.abort()  # to close would wait for the client
+        else:
+            self._expect_reader()

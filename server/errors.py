@@ -24,6 +24,7 @@ CLIENT_CLOSED_REQUEST = 499  # for the access log; no client reads it
 
 _MAX_FAULTS = 5  # validation faults named in one message
 _MAX_MESSAGE = 1000  # characters
+_ENDS_CONNECTION = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT)
 _RETRY_AFTER_S = 5  # where nobody knows better
 
 
@@ -40,7 +41,7 @@ def error_response(error: RequestError, headers: Mapping[str, str] | None = None
         all_headers["Retry-After"] = str(error.retry_after or _RETRY_AFTER_S)
     if error.status == HTTPStatus.UNAUTHORIZED:
         all_headers["WWW-Authenticate"] = "Bearer"
-    if error.status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT):
+    if error.status in _ENDS_CONNECTION:
         all_headers["Connection"] = "close"  # the rest of the body is not worth reading
     return json_response(error_body(error), status=error.status, headers=all_headers)
 

@@ -32,7 +32,7 @@ class Allowance:
     """What is left of a key's limits: a bucket of requests that refills steadily, and counts of what is open."""
 
     def __init__(self, limits: KeyLimits, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = limits
+        self.limits = limits
         self._clock = clock
         self._left = float(limits.per_minute or 0)
         self._filled_at = clock()
@@ -41,14 +41,14 @@ class Allowance:
 
     def enter(self) -> None:
         """Counts a request in, or raises RequestError 429 and counts nothing. Each `enter` needs its `leave`."""
-        if self._limits.at_once is not None and self.num_requests >= self._limits.at_once:
+        if self.limits.at_once is not None and self.num_requests >= self.limits.at_once:
             raise self._busy(self.num_requests)
-        if self._limits.per_minute is not None:
-            self._refill(self._limits.per_minute)
+        if self.limits.per_minute is not None:
+            self._refill(self.limits.per_minute)
             if self._left < 1:
-                wait_s = (1 - self._left) * 60 / self._limits.per_minute
+                wait_s = (1 - self._left) * 60 / self.limits.per_minute
                 raise _limited(
-                    f"This key may send {self._limits.per_minute} requests per minute; "
+                    f"This key may send {self.limits.per_minute} requests per minute; "
                     f"the next one is taken in {wait_s:.1f} s",
                     math.ceil(wait_s),
                 )
@@ -61,7 +61,7 @@ class Allowance:
 
     def admit(self, num_choices: int) -> None:
         """RequestError unless this many more choices may run: 400 if they never may, 429 if not now."""
-        limit = self._limits.at_once
+        limit = self.limits.at_once
         if limit is None:
             return
         if num_choices > limit:
@@ -71,7 +71,7 @@ class Allowance:
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """OpenAI's x-ratelimit-* headers, where there is a rate."""
-        per_minute = self._limits.per_minute
+        per_minute = self.limits.per_minute
         if per_minute is None:
             return []
         self._refill(per_minute)
@@ -89,7 +89,7 @@ class Allowance:
 
     def _busy(self, num_open: int) -> RequestError:
         return _limited(
-            f"This key may have {self._limits.at_once} requests running at once, every choice counted; "
+            f"This key may have {self.limits.at_once} requests running at once, every choice counted; "
             f"it has {num_open}",
             1,
         )

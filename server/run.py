@@ -92,6 +92,12 @@ def _bound(http: HttpSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(
+        socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
+    )  # of every connection: a machine that is gone is seen
+    for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, option):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     try:
         listener.bind((http.host, http.port))
     except OSError as error:

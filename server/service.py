@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fastapi import Request
 
 from ..kernels.errors import RequestError
-from .body import SchemaT, read_json, validated
+from .body import BodyBudget, SchemaT, read_json, validated
 from .bridge import Bridge
 from .chat_format import ChatFormat
 from .embedding import EmbeddingModel
@@ -20,6 +20,8 @@ from .prompts import Prompter
 from .responses.store import ResponseStore
 from .settings import HttpSettings
 from .tenants import Gate
+
+_BODIES_AT_ONCE = 8  # of the largest size
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Service:
         self.prompter = Prompter(tokenizer, chat, model.max_context)
         self.bridge = Bridge(engine, settings.max_requests)
         self.responses = ResponseStore(settings.stored_bytes, settings.stored_responses, max(len(settings.api_keys), 1))
+        self.body_budget = BodyBudget(_BODIES_AT_ONCE * settings.max_body_bytes)
         self._drain: asyncio.Task[None] | None = None  # kept: the loop holds tasks weakly
 
     @property
@@ -78,7 +81,7 @@ class Service:
 
     async def read(self, request: Request, schema: type[SchemaT]) -> SchemaT:
         """A validated request body."""
-        return validated(schema, await read_json(request, self.settings.max_body_bytes), self.metrics)
+        return validated(schema, await read_json(request, self.settings.max_body_bytes, self.body_budget), self.metrics)
 
 
 def new_id(prefix: str) -> str:

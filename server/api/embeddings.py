@@ -37,7 +37,7 @@ async def create_embeddings(request: Request) -> Response:
     model = service.model.check(body.model)
     pooling = service.model.embedding.check()
     size = service.model.embedding.chosen_size(body.dimensions)
-    at_once = service.settings.embeddings_at_once
+    at_once = service.bridge.at_most(service.settings.embeddings_at_once)
     service.bridge.admit(min(len(body.input), at_once))
     prompts = await service.prompter.from_items(body.input, "input")
     _check_lengths(prompts, service.model.max_context)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -37,6 +39,19 @@ def everything(connection: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
+def one_answer(connection: socket.socket) -> bytes:
+    """The next answer, which says how long it is."""
+    answer = b""
+    while True:
+        head, end, body = answer.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        if end and (length is None or len(body) >= int(length[1])):
+            return answer
+        piece = connection.recv(10_000)
+        assert piece, answer
+        answer += piece
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(BoundedConnection, "head_timeout_s", 0.6)
@@ -64,6 +79,128 @@ def test_the_refusal_of_a_head_is_an_error_body(start: Any) -> None:
         answer = everything(connection)
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "headers_too_large"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",  # TLS
+        b"GET / HTTP/1.1\r\nA\x00: b\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT x:1 HTTP/1.1\r\nHost: x:1\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    ],
+)
+def test_what_is_no_http_gets_an_error_body(start: Any, sent: bytes) -> None:
+    live = start()
+    with dial(live) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        answer = everything(connection)
+    if not answer.startswith(b"HTTP/1.1 404"):
+        assert answer.startswith(b"HTTP/1.1 400 "), answer
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    with live.http() as http:
+        assert http.get("/health").status_code == 200
+
+
+def deaf(live: Any, sent: bytes) -> socket.socket:
+    """A client that reads nothing."""
+    host, port = live.url.removeprefix("http://").split(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect((host, int(port)))
+    connection.sendall(sent)
+    return connection
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_never_reads_its_answer_is_let_go(
+    start: Any, script: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    monkeypatch.setattr(BoundedConnection, "unread_timeout_s", 0.3)
+    live = start(script(text=lambda _: b"x" * 60_000, max_step=4000), max_context=100_000)
+    ask = {"prompt": "x", "max_tokens": 90_000, "logprobs": 20, "stream": stream}
+    with deaf(live, request(json.dumps(ask).encode())) as connection, live.http() as http:
+        assert http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}).status_code == 200  # others go on
+        assert eventually(lambda: "surefoot_http_requests_open 0.0" in metrics(live), 60)
+        assert eventually(lambda: live.service.bridge.num_running == 0, 60)
+        time.sleep(1)
+        assert 0 < len(everything(connection)) < 10_000_000  # what had left the process, of 25 MB
+
+
+def test_a_slow_reader_gets_its_whole_answer(start: Any, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedConnection, "unread_timeout_s", 0.3)
+    live = start(script(text=lambda _: b"x" * 2500, max_step=4000), max_context=100_000)
+    ask = {"prompt": "x", "max_tokens": 90_000, "logprobs": 20}
+    with deaf(live, request(json.dumps(ask).encode(), more_headers=b"Connection: close\r\n")) as connection:
+        received = 0
+        while piece := connection.recv(1 << 18):
+            received += len(piece)
+            time.sleep(0.02)
+    assert received > 900_000
+
+
+def test_the_rest_of_a_refused_body_is_not_waited_for(start: Any, impatient: None) -> None:
+    live = start(api_keys=("alpha",))
+    with dial(live) as connection:
+        connection.sendall(request(b'{"prompt": ', length=10_000_000))
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 401 ")
+        started = time.monotonic()
+        with pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
+            while time.monotonic() - started < 10:
+                connection.sendall(b"x")
+                time.sleep(0.02)
+        assert 0.3 < time.monotonic() - started < 5
+
+
+def test_a_refused_body_that_does_arrive_leaves_the_connection_usable(start: Any, impatient: None) -> None:
+    with dial(start(api_keys=("alpha",))) as connection:
+        for _ in range(3):
+            connection.sendall(request(b"x" * 1000, length=100_000))
+            assert one_answer(connection).startswith(b"HTTP/1.1 401 ")
+            connection.sendall(b"x" * 99_000)
+            time.sleep(0.3)
+
+
+def test_a_body_that_drips_is_not_waited_for(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surefoot.server.body._READ_TIMEOUT_S", 0.5)
+    live = start()
+    with dial(live) as connection:
+        connection.sendall(request(b'{"prompt": "', length=10_000))
+        started = time.monotonic()
+        while not (ready := select.select([connection], [], [], 0.05)[0]) and time.monotonic() - started < 10:
+            connection.sendall(b"x")  # never silent for long
+        assert ready
+        answer = everything(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "timeout"
+    assert live.service.body_budget.free == 8 * live.service.settings.max_body_bytes
+
+
+def test_bodies_of_many_clients_together_have_a_bound(start: Any, eventually: Any) -> None:
+    live = start(max_body_bytes=100_000)
+    whole = live.service.body_budget.free
+    half = [dial(live) for _ in range(8)]
+    for connection in half:
+        connection.sendall(request(b'{"prompt": "' + b"x" * 95_000, length=99_000))
+    assert eventually(lambda: live.service.body_budget.free < whole - 8 * 90_000)
+    with live.http() as http:
+        body = {"prompt": "x" * 60_000, "max_tokens": 1}
+        full = http.post("/v1/completions", json=body)
+        assert (full.status_code, full.headers["retry-after"]) == (503, "1")
+        assert full.json()["error"]["code"] == "overloaded"
+        assert http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}).status_code == 200
+        for connection in half:
+            connection.close()
+        assert eventually(lambda: live.service.body_budget.free == whole)
+        assert http.post("/v1/completions", json=body).status_code == 400  # too long for the context, but read
 
 
 def test_endless_trailers_are_cut(start: Any) -> None:
@@ -101,10 +238,10 @@ def test_time_to_send_a_head_begins_anew_with_each_request(start: Any, impatient
             connection.sendall(b"GET /health HTTP/1.1\r\n")
             time.sleep(0.25)
             connection.sendall(b"Host: x\r\n\r\n")
-            assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+            assert one_answer(connection).startswith(b"HTTP/1.1 200 ")
         time.sleep(0.8)  # idle between requests is the keep-alive's business
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+        assert one_answer(connection).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_long_answer_outlasts_the_time_for_a_head(start: Any, script: Any, impatient: None) -> None:
@@ -161,5 +298,5 @@ def metrics(live: Any) -> str:
 def test_a_wish_to_upgrade_is_ignored(start: Any, caplog: pytest.LogCaptureFixture) -> None:
     with dial(start()) as connection, caplog.at_level(logging.WARNING):
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+        assert one_answer(connection).startswith(b"HTTP/1.1 200 ")
     assert not caplog.records
