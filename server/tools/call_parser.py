@@ -36,6 +36,7 @@ class CallParser:
         self._num_started = 0
         self._space = ""  # white space that is content if content follows it, and not if a call does
         self._after_call = False
+        self._has_content = False
         self._steps = self._read()
 
     def feed(self, piece: str) -> list[Event]:
@@ -99,10 +100,12 @@ class CallParser:
 
     def _content(self, piece: str) -> Reader[Event, None]:
         text = self._space + piece
+        if self._after_call and not self._has_content:
+            text = text.lstrip(_SPACE)  # it would part the call from nothing
         body = text.rstrip(_SPACE)
         self._space = text[len(body) :]
         if body:
-            self._after_call = False
+            self._after_call, self._has_content = False, True
             yield Content(body)
 
     def _block(self, opener: str, start: int, *, known_only: bool) -> Reader[Event, bool]:

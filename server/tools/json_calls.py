@@ -27,9 +27,16 @@ def calls(text: GrowingText) -> Calls:
 
 
 def one_call(text: GrowingText) -> Calls:
-    """One object. Its keys may come in any order; arguments are passed on once the name is known."""
+    """One object. Its keys may come in any order; arguments are passed on once the name is known.
+
+    The templates of Qwen 2.5 show calls in doubled braces, which models copy; so both kinds are read.
+    """
     state = _Call()
+    doubled = yield from text.next_is("{{")
+    text.at += len(doubled) // 2
     yield from _object(text, state)
+    if doubled:
+        yield from text.take("}")
     if state.name is None:
         raise Unreadable("a call without a name")
     if not state.has_arguments:

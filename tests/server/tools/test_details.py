@@ -94,6 +94,28 @@ def test_hermes_without_its_markers(text: str) -> None:
     assert (message.meaning(), message.content) == ([PARIS], "")
 
 
+@pytest.mark.parametrize("end", ["}}", "}"])
+@pytest.mark.parametrize("frame", ["%s", "<tool_call>\n%s\n</tool_call>", "```json\n%s\n```"])
+def test_doubled_braces_as_the_templates_of_qwen_show_them(frame: str, end: str) -> None:
+    call = '{{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}' + end
+    message = both("hermes", frame % call)
+    assert (message.meaning(), message.content) == ([PARIS], "")
+    assert both("hermes", '{{"name": "Ann", "arguments": {}}}').calls == []
+
+
+def test_white_space_parts_texts_but_no_text_from_a_call() -> None:
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    for text, content in (
+        (f"\n{call}\n\nDone. ", "Done. "),
+        (f"One moment.\n{call}\n\nDone.\n", "One moment.\n\nDone.\n"),
+        (f"{call}\n{call}\n <tool_call>oops", "<tool_call>oops"),
+        (f"{call} \n", ""),
+    ):
+        message = both("hermes", text)
+        assert message.content == content
+        assert set(map(str, message.meaning())) == {str(NOW_CALL)}
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -220,7 +242,7 @@ def test_python_that_is_no_literal(call: str) -> None:
     text = f"[{call}]"
     message = both("pythonic", text, tools=ToolSet([Tool("f")]))
     if call.endswith("+ 2"):
-        assert (message.meaning(), message.content) == ([("f", {"a": 1})], " + 2]")
+        assert (message.meaning(), message.content) == ([("f", {"a": 1})], "+ 2]")
     else:
         assert (message.content, message.calls) == (text, [])
 
