@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -90,36 +89,49 @@ def chat_logprobs(draws: Sequence[Draw], names: TokenNames) -> dict[str, object]
     return {"content": content, "refusal": None}
 
 
+def prompt_logprobs(draws: Sequence[Draw | None], num_top: int, names: TokenNames) -> list[object]:
+    """`prompt_logprobs` as vLLM writes it: per prompt token the best ones and its own, by id; null for the first. The
+    rank of a token that is not among the best is null."""
+
+    def entry(draw: Draw) -> dict[str, object]:
+        best = draw.top[:num_top]
+        ranks = {token_id: rank for rank, (token_id, _) in enumerate(best, 1)}
+        return {
+            str(token_id): {
+                "logprob": _known(logprob),
+                "rank": ranks.get(token_id),
+                "decoded_token": names(token_id),
+            }
+            for token_id, logprob in dict([(draw.token_id, draw.logprob), *best]).items()
+        }
+
+    return [None if draw is None else entry(draw) for draw in draws]
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A token with its draw, which a prompt's first token has not, and the bytes of it that the text shows."""
+    """A token with its draw, which a prompt's first token has not, and where the text has its first character."""
 
     token_id: int
     draw: Draw | None
-    shown: bytes
+    offset: int
 
 
 class CompletionLogprobs:
-    """`logprobs` of a completion choice: parallel lists, with text offsets that run on from chunk to chunk."""
+    """`logprobs` of a completion choice: parallel lists."""
 
     def __init__(self, names: TokenNames, num_top: int) -> None:
         self._names = names
         self._num_top = num_top
-        self._offset = 0  # characters of text before the next token
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def body(self, tokens: Sequence[Judged]) -> dict[str, list[object]]:
         """The four lists."""
-        offsets: list[object] = []
-        for token in tokens:
-            offsets.append(self._offset)
-            self._offset += len(self._decoder.decode(token.shown))
         draws = [token.draw for token in tokens]
         return {
             "tokens": [self._names(token.token_id) for token in tokens],
             "token_logprobs": [None if draw is None else _known(draw.logprob) for draw in draws],
             "top_logprobs": [None if draw is None else self._top(draw) for draw in draws],
-            "text_offset": offsets,
+            "text_offset": [token.offset for token in tokens],
         }
 
     def _top(self, draw: Draw) -> dict[str, float]:
@@ -128,26 +140,3 @@ class CompletionLogprobs:
         for token_id, logprob in (*draw.top[: self._num_top], (draw.token_id, draw.logprob)):
             best.setdefault(self._names(token_id), _known(logprob))
         return best
-
-
-def judged_prompt(
-    tokenizer: Tokenizer, token_ids: Sequence[int], draws: Sequence[Draw | None], text: str | None
-) -> list[Judged]:
-    """The tokens of an echoed prompt. What encoding put before a text of its own (BOS, a first space) is not shown."""
-    shown = [tokenizer.token_bytes(token_id, special=True) for token_id in token_ids]
-    if text is not None:
-        start = text.encode()
-        if not start.startswith(shown[0]) and tokenizer.token_bytes(token_ids[0], special=False) == b"":
-            shown[0] = b""
-        first = next((index for index, data in enumerate(shown) if data), 0)
-        if shown[first].startswith(b" ") and not start.startswith(b" "):
-            shown[first] = shown[first][1:]
-    return [Judged(*entry) for entry in zip(token_ids, draws, shown, strict=True)]
-
-
-def judged_output(tokenizer: Tokenizer, token_ids: Sequence[int], draws: Sequence[Draw]) -> list[Judged]:
-    """Generated tokens; control tokens among them are not shown."""
-    return [
-        Judged(token_id, draw, tokenizer.token_bytes(token_id, special=False))
-        for token_id, draw in zip(token_ids, draws, strict=True)
-    ]

@@ -81,6 +81,10 @@ class Tokenizer(Protocol):
         """The bytes that a token adds to a text; a control token has its name if `special`, else none."""
         ...
 
+    def prefixed_token(self, ids: Iterable[int]) -> int | None:
+        """Index of the token that carries the space added before the first word, where the model adds one."""
+        ...
+
 
 class ChatTemplate(Protocol):
     """A model's chat template. `render` raises RequestError when the template rejects the messages."""

@@ -5,10 +5,18 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-
-from .tokenizer import Tokenizer
+from typing import Protocol
 
 _LONGEST_CHARACTER = 4  # bytes of UTF-8
+
+
+class TokenBytes(Protocol):
+    """What a decoder asks of a tokenizer."""
+
+    @property
+    def special_ids(self) -> frozenset[int]: ...
+    def token_bytes(self, token_id: int, *, special: bool) -> bytes: ...
+    def prefixed_token(self, ids: Iterable[int]) -> int | None: ...
 
 
 class WholeTexts(dict[int, str | None]):
@@ -17,7 +25,7 @@ class WholeTexts(dict[int, str | None]):
     Filled as tokens are asked for; one for all streams of a tokenizer.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: TokenBytes) -> None:
         super().__init__()
         self._tokenizer = tokenizer
 
@@ -25,7 +33,7 @@ class WholeTexts(dict[int, str | None]):
         text = None
         if token_id not in self._tokenizer.special_ids:
             with suppress(UnicodeDecodeError):
-                text = self._tokenizer.token_bytes(token_id).decode()
+                text = self._tokenizer.token_bytes(token_id, special=False).decode()
         self[token_id] = text
         return text
 
@@ -41,7 +49,7 @@ class StreamDecoder:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: TokenBytes,
         prompt_ids: Sequence[int] = (),
         *,
         skip_special: bool = True,
@@ -80,7 +88,7 @@ class StreamDecoder:
             self._at_start = first is None and self._tokenizer.special_ids.issuperset(ids)
         data = b"".join(pieces)
         if data and self._prompt_rest:
-            if _continues(self._prompt_rest, data[0]):
+            if continues(self._prompt_rest, data[0]):
                 self._utf8.decode(self._prompt_rest)
             self._prompt_rest = b""
         return self._utf8.decode(data)
@@ -104,7 +112,8 @@ class StreamDecoder:
         return decoder.getstate()[0]
 
 
-def _continues(start: bytes, byte: int) -> bool:
+def continues(start: bytes, byte: int) -> bool:
+    """Whether a byte may follow an unfinished character."""
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     try:
         decoder.decode(start + bytes([byte]))

@@ -10,9 +10,9 @@ from typing import Any, cast
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ...engine.request import Output
+from ...engine.request import Draw, Output
 from ..bridge import Choice
-from ..choices import ENDING, Held, TokenNames, chat_logprobs, ending, finish_reason
+from ..choices import ENDING, Held, TokenNames, chat_logprobs, ending, finish_reason, prompt_logprobs
 from ..chunks import Chunk, ChunkedAnswer, Header, Usage
 from ..conversation import prepared
 from ..deltas import Delta, DeltaParser, merge_delta
@@ -53,6 +53,7 @@ async def create_chat_completion(request: Request) -> Response:
                 max_tokens=limit,
                 vocab_size=service.model.vocab_size,
                 num_logprobs=body.num_logprobs(),
+                prompt_logprobs=body.prompt_logprobs if index == 0 else None,  # the prompt is the same for all
                 visible_ids=talk.chat.visible_ids(talk.plan),
                 grammar=talk.grammar,
             ),
@@ -94,6 +95,7 @@ class ChatAnswer(ChunkedAnswer):
         self._prompt = prompt
         self._seed = seed
         self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
+        self._prompt_draws: Sequence[Draw | None] | None = None  # until a chunk has shown them
         self._states = [_ChoiceState(parser) for parser in parsers]
 
     @property
@@ -115,6 +117,8 @@ class ChatAnswer(ChunkedAnswer):
         """See Answer.feed. Log-probabilities and ids go with the first delta after their tokens."""
         state, finish = self._states[index], output.finish
         state.held.add(output)
+        if output.prompt_draws is not None:
+            self._prompt_draws = output.prompt_draws
         deltas = state.parser.feed(output.text)
         reason = ""
         if finish is not None:
@@ -128,7 +132,11 @@ class ChatAnswer(ChunkedAnswer):
             choices[-1] |= {"finish_reason": reason, **ending(finish)}
             state.done = True
             self.usage.add(index, finish)
-        return [self.header.chunk([choice]) for choice in choices]
+        chunks = [self.header.chunk([choice]) for choice in choices]
+        if self._prompt_draws is not None and self._body.prompt_logprobs is not None:
+            chunks[0]["prompt_logprobs"] = prompt_logprobs(self._prompt_draws, self._body.prompt_logprobs, self._names)
+            self._prompt_draws = None
+        return chunks
 
     def _choice(self, index: int, delta: Delta, held: Held | None) -> dict[str, object]:
         logprobs = chat_logprobs(held.draws, self._names) if held is not None and held.draws else None

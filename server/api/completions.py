@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ...engine.grammar.matcher import Grammar
-from ...engine.request import Finish, Output
+from ...engine.request import Draw, Finish, Output
 from ..bridge import Choice
 from ..choices import (
     ENDING,
@@ -20,10 +20,10 @@ from ..choices import (
     TokenNames,
     ending,
     finish_reason,
-    judged_output,
-    judged_prompt,
+    prompt_logprobs,
 )
 from ..chunks import Chunk, ChunkedAnswer, Header, Usage
+from ..offsets import AnswerOffsets, Echo
 from ..openapi import takes
 from ..ports import Tokenizer
 from ..prompts import Prompt
@@ -73,7 +73,7 @@ def _choices_of(
                 max_tokens=limit,
                 vocab_size=service.model.vocab_size,
                 num_logprobs=body.logprobs,
-                prompt_logprobs=body.logprobs if body.echo else None,
+                prompt_logprobs=body.num_prompt_logprobs(),
                 grammar=grammar,
             ),
             wishes,
@@ -85,23 +85,29 @@ def _choices_of(
 class _ChoiceState:
     """One choice's progress. With `echo` its first chunk begins with the prompt."""
 
-    def __init__(self, tokenizer: Tokenizer, echo: Prompt | None, logprobs: CompletionLogprobs | None) -> None:
-        self._tokenizer = tokenizer
-        self._echo = echo
-        self._held = Held(text="" if echo is None else _echo_text(tokenizer, echo))
+    def __init__(self, tokenizer: Tokenizer, prompt: Prompt, echo: bool, logprobs: CompletionLogprobs | None) -> None:
+        self._echo = Echo(tokenizer, prompt) if echo else None
+        self._held = Held(text="" if self._echo is None else self._echo.text)
+        self._offsets = AnswerOffsets(tokenizer, prompt.token_ids, len(self._held.text))
         self._logprobs = logprobs
         self._judged: list[Judged] = []  # tokens whose log-probabilities no chunk has shown yet
+        self.prompt_draws: Sequence[Draw | None] | None = None  # until a chunk has shown them
         self.started = False
         self.done = False
 
     def add(self, output: Output) -> bool:
         """Takes an output; True when a chunk is due."""
+        if output.prompt_draws is not None:
+            self.prompt_draws = output.prompt_draws
+        if self._echo is not None:
+            joint = self._echo.joint(output)
+            self._held.text += joint
+            self._offsets.skip(len(joint))
         self._held.add(output)
         if self._logprobs is not None:
-            if output.prompt_draws is not None and self._echo is not None:
-                ids, text = self._echo.token_ids, self._echo.text
-                self._judged += judged_prompt(self._tokenizer, ids, output.prompt_draws, text)
-            self._judged += judged_output(self._tokenizer, output.token_ids, output.draws)
+            if self._echo is not None and output.prompt_draws is not None:
+                self._judged += self._echo.judged(output.prompt_draws)
+            self._judged += self._offsets.judged(output.token_ids, output.draws)
         return output.finish is not None or bool(self._held.text)
 
     def take(self) -> tuple[Held, dict[str, list[object]] | None]:
@@ -109,11 +115,6 @@ class _ChoiceState:
         held, self._held = self._held, Held()
         judged, self._judged = self._judged, []
         return held, None if self._logprobs is None else self._logprobs.body(judged)
-
-
-def _echo_text(tokenizer: Tokenizer, prompt: Prompt) -> str:
-    """The prompt as it was sent, or the text of its ids."""
-    return tokenizer.decode(prompt.token_ids, skip_special=False) if prompt.text is None else prompt.text
 
 
 class CompletionAnswer(ChunkedAnswer):
@@ -127,12 +128,13 @@ class CompletionAnswer(ChunkedAnswer):
         self._body, self._prompts, self._seed = body, prompts, seed
         self._first = True
         tokenizer = service.model.tokenizer
-        names = TokenNames(tokenizer, bool(body.return_tokens_as_token_ids))
+        self._names = TokenNames(tokenizer, bool(body.return_tokens_as_token_ids))
         self._states = [
             _ChoiceState(
                 tokenizer,
-                prompt if body.echo else None,
-                None if body.logprobs is None else CompletionLogprobs(names, body.logprobs),
+                prompt,
+                bool(body.echo),
+                None if body.logprobs is None else CompletionLogprobs(self._names, body.logprobs),
             )
             for prompt in prompts
             for _ in range(body.num_choices())
@@ -158,6 +160,9 @@ class CompletionAnswer(ChunkedAnswer):
             if not state.started:
                 choice["prompt_token_ids"] = list(self._prompts[index // self._body.num_choices()].token_ids)
             choice["token_ids"] = held.token_ids
+        if state.prompt_draws is not None and self._body.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(state.prompt_draws, self._body.prompt_logprobs, self._names)
+        state.prompt_draws = None
         state.started = True
         if output.finish is not None:
             self._finish(state, index, output.finish, choice)
@@ -192,7 +197,7 @@ def _fold_choice(whole: dict[str, Any], part: dict[str, Any]) -> None:
         for name, values in part["logprobs"].items():
             logprobs[name] += values
     whole["finish_reason"] = part["finish_reason"]
-    for name in (*ENDING, "prompt_token_ids"):
+    for name in (*ENDING, "prompt_token_ids", "prompt_logprobs"):
         if name in part:
             whole[name] = part[name]
     if "token_ids" in part:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from .sampling import SamplingFields, Strict, Whole
+from .sampling import PromptScoreFields, SamplingFields, Strict, Whole
 from .structured import WHOLE_ANSWER, StructuredFields
 from .tools import HistoryCalls, ToolChoice, ToolFields
 
@@ -95,7 +95,7 @@ class BudgetFields(Strict):
         return min((limit for limit in given if limit is not None and limit >= 0), default=None)
 
 
-class ChatRequest(SamplingFields, TemplateFields, BudgetFields, StructuredFields):
+class ChatRequest(SamplingFields, PromptScoreFields, TemplateFields, BudgetFields, StructuredFields):
     """A conversation to answer."""
 
     messages: Messages

@@ -7,7 +7,7 @@ from typing import Any, cast
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from .sampling import SamplingFields, Whole
+from .sampling import PromptScoreFields, SamplingFields, Whole
 from .structured import StructuredFields
 
 PromptItem = str | list[int]
@@ -23,7 +23,7 @@ ITEMS_SCHEMA: dict[str, Any] = {
 }
 
 
-class CompletionRequest(SamplingFields, StructuredFields):
+class CompletionRequest(SamplingFields, PromptScoreFields, StructuredFields):
     """A prompt, or several, to continue."""
 
     prompt: Any = Field(json_schema_extra={"description": "Text, token ids, or a list of either", **ITEMS_SCHEMA})
@@ -66,6 +66,11 @@ class CompletionRequest(SamplingFields, StructuredFields):
                 "best_of", "must equal n: drawing more choices than are returned is not supported"
             )
         return best_of
+
+    def num_prompt_logprobs(self) -> int | None:
+        """Alternatives per prompt token, enough for everybody who shows them; None if nobody does."""
+        echoed = self.logprobs if self.echo else None
+        return max((number for number in (echoed, self.prompt_logprobs) if number is not None), default=None)
 
 
 def is_ids(value: Any) -> bool:

@@ -161,6 +161,12 @@ class DrawingFields(Strict):
         )
 
 
+class PromptScoreFields(Strict):
+    """`prompt_logprobs`: what the model thought of the prompt's tokens."""
+
+    prompt_logprobs: Whole | None = Field(None, ge=0, le=20)
+
+
 class SamplingFields(DrawingFields):
     """The fields that chat and completions share."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from surefoot.engine.opening import open_engine
 from surefoot.engine.pooling import Pooling
 from surefoot.engine.request import Draw, Finish, FinishReason, Output, Submission
 from surefoot.kernels.errors import RequestError
+from surefoot.models.tokenizer import StreamDecoder
 from surefoot.server.app import create_app
 from surefoot.server.connection import BoundedConnection
 from surefoot.server.embedding import EmbeddingModel
@@ -59,6 +59,9 @@ class ByteTokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special: bool) -> str:
         return b"".join(self.token_bytes(token, special=not skip_special) for token in ids).decode(errors="replace")
+
+    def prefixed_token(self, ids: Iterable[int]) -> None:
+        return None
 
     def encode_prompt(self, rendered: str) -> list[int]:
         return list(rendered.encode())
@@ -121,7 +124,9 @@ class Running:
     hold_text_from: int
     sent: int = 0
     due: float = 0.0
-    decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+
+    def __post_init__(self) -> None:
+        self.decoder = StreamDecoder(ByteTokenizer(), self.submission.prompt_ids)
 
 
 class FakeEngine:
@@ -233,7 +238,7 @@ class FakeEngine:
         return Output(
             token_ids=tokens,
             draws=[] if params.num_logprobs is None else [self._draw(token, params.num_logprobs) for token in tokens],
-            text=run.decoder.decode(bytes(tokens), final=done),
+            text=run.decoder.feed(tokens) + (run.decoder.flush() if done else ""),
             prompt_draws=prompt_draws,
             finish=finish,
         )

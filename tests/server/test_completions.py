@@ -174,3 +174,87 @@ def test_a_model_without_the_markers_refuses_a_suffix(real: Any) -> None:
         client.completions.create(model=client.models.list().data[0].id, prompt="a", suffix="b")
     assert (caught.value.param, caught.value.code) == ("suffix", "unsupported_parameter")
     assert "fill-in-the-middle" in caught.value.message
+
+
+PEPPER = "🌶".encode()
+
+
+def text_and_offsets(live: Any, **fields: Any) -> tuple[str, list[int], list[str]]:
+    """Of a streamed answer, which equals the whole one."""
+    with live.client() as client:
+        whole = client.completions.create(**ask(logprobs=0, max_tokens=9, **fields)).choices[0]
+        parts = [
+            chunk.choices[0]
+            for chunk in client.completions.create(**ask(logprobs=0, max_tokens=9, **fields), stream=True)
+        ]
+    assert "".join(part.text for part in parts) == whole.text
+    assert [offset for part in parts for offset in part.logprobs.text_offset] == whole.logprobs.text_offset
+    return whole.text, whole.logprobs.text_offset, whole.logprobs.tokens
+
+
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_offsets_after_a_prompt_that_ends_inside_a_character(start: Any, script: Any, echo: bool, cut: int) -> None:
+    """The answer completes the character: it is its first one, and is there once."""
+    live = start(script(text=lambda _: PEPPER[cut:] + b"ab", max_step=1))
+    text, offsets, tokens = text_and_offsets(live, prompt=[104, *PEPPER[:cut]], echo=echo)
+    assert text == "h" * echo + "🌶ab"
+    expected = [0] * (4 - cut) + [1, 2]
+    if echo:
+        expected = [0] + [1] * 4 + [2, 3]
+    assert offsets == expected
+    assert [text[offset] for offset, token in zip(offsets, tokens, strict=True) if token in "hab"] == ["h"] * echo + [
+        "a",
+        "b",
+    ]
+
+
+@pytest.mark.parametrize("answer", [b"xy", b"", PEPPER])
+def test_a_character_that_nothing_completes_is_replaced_in_an_echo(start: Any, script: Any, answer: bytes) -> None:
+    live = start(script(text=lambda _: answer, max_step=1))
+    text, offsets, _ = text_and_offsets(live, prompt=[104, *PEPPER[:2]], echo=True)
+    assert text == "h\ufffd" + answer.decode()
+    assert offsets == [0, 1, 1] + ([2, 3] if answer == b"xy" else [2] * len(answer))
+    text, offsets, _ = text_and_offsets(live, prompt=[104, *PEPPER[:2]])
+    assert text == answer.decode()  # without echo the broken bytes are the prompt's affair
+    assert offsets == ([0, 1] if answer == b"xy" else [0] * len(answer))
+
+
+def test_an_echo_of_a_cut_prompt_and_no_answer(start: Any) -> None:
+    with start().client() as client:
+        choice = client.completions.create(**ask(echo=True, max_tokens=0, prompt=[104, *PEPPER[:2]])).choices[0]
+    assert choice.text == "h\ufffd"
+
+
+def test_an_answer_that_ends_inside_a_character_shows_a_replacement(start: Any, script: Any) -> None:
+    """Text is the decoded tokens, also where max_tokens cuts a character."""
+    live = start(script(text=lambda _: b"a" + PEPPER, max_step=1))
+    with live.client() as client:
+        choice = client.completions.create(**ask(max_tokens=3)).choices[0]
+    assert (choice.text, choice.finish_reason) == ("a\ufffd", "length")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompt_logprobs(start: Any, stream: bool) -> None:
+    with start().http() as http:
+        body = ask(prompt=[97, 120, 121], prompt_logprobs=2, max_tokens=1, stream=stream)
+        response = http.post("/v1/completions", json=body)
+    choices = [chunk["choices"][0] for chunk in chunks_of(response)] if stream else response.json()["choices"]
+    first, second, third = choices[0]["prompt_logprobs"]
+    assert first is None
+    assert second == {
+        "97": {"logprob": -0.1 - 97 / 1000, "rank": 1, "decoded_token": "a"},
+        "98": {"logprob": -0.1 - 98 / 1000, "rank": 2, "decoded_token": "b"},
+        "120": {"logprob": -0.1 - 120 / 1000, "rank": None, "decoded_token": "x"},
+    }
+    assert set(third) == {"97", "98", "121"}
+    assert all("prompt_logprobs" not in choice for choice in choices[1:])
+
+
+def test_prompt_logprobs_beside_an_echo(start: Any) -> None:
+    """Each shows as many alternatives as it was asked for."""
+    with start().http() as http:
+        body = ask(prompt=[97, 120], echo=True, logprobs=1, prompt_logprobs=3, max_tokens=1)
+        choice = http.post("/v1/completions", json=body).json()["choices"][0]
+    assert set(choice["logprobs"]["top_logprobs"][1]) == {"a", "x"}
+    assert set(choice["prompt_logprobs"][1]) == {"97", "98", "99", "120"}

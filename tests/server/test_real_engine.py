@@ -298,3 +298,25 @@ def test_streams_share_the_engine_fairly(real: Any) -> None:
     assert len(texts) == 20
     for seed in range(4):
         assert len({texts[other] for other in range(seed, 20, 4)}) == 1
+
+
+@pytest.mark.parametrize("route", ["completions", "chat/completions"])
+def test_prompt_logprobs_are_those_of_the_drawn_tokens(http: Any, route: str) -> None:
+    """An answer with its log-probabilities, then the same ids as a prompt: the same numbers, to the last digit."""
+    asked: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "return_token_ids": True, "max_tokens": 12}
+    body = {"messages": MESSAGES} if route.startswith("chat") else {"prompt": "abc"}
+    drawn = http.post("/v1/completions", json={"prompt": "a b c", "logprobs": 3, **asked}).json()["choices"][0]
+    ids = drawn["prompt_token_ids"] + drawn["token_ids"]
+    scored = http.post("/v1/completions", json={"prompt": ids, "prompt_logprobs": 3, **asked, "max_tokens": 1}).json()
+    rows = scored["choices"][0]["prompt_logprobs"]
+    assert rows[0] is None and len(rows) == len(ids)
+    for row, token, logprob in zip(rows[-12:], ids[-12:], drawn["logprobs"]["token_logprobs"], strict=True):
+        assert row[str(token)]["logprob"] == logprob
+        assert row[str(token)]["rank"] == 1
+    both = [http.post(f"/v1/{route}", json={**body, "prompt_logprobs": 2, "n": 2, **asked}).json() for _ in range(2)]
+    found = [answer if route.startswith("chat") else answer["choices"][1] for answer in both]
+    prompt_ids = (both[0] if route.startswith("chat") else both[0]["choices"][0])["prompt_token_ids"]
+    assert found[0]["prompt_logprobs"] == found[1]["prompt_logprobs"]
+    assert [str(token) in row for token, row in zip(prompt_ids[1:], found[0]["prompt_logprobs"][1:], strict=True)] == [
+        True
+    ] * (len(prompt_ids) - 1)

@@ -102,7 +102,7 @@ def test_any_bytes_get_an_error(http: httpx.Client, data: bytes, path: str) -> N
 
 @pytest.mark.parametrize("schema", SCHEMAS.values())
 def test_the_table_and_the_schemas_do_not_overlap_by_accident(schema: Any) -> None:
-    siblings = {"echo", "suffix", "best_of", "top_logprobs", "max_completion_tokens"}
+    siblings = {"echo", "prompt_logprobs", "suffix", "best_of", "top_logprobs", "max_completion_tokens"}
     siblings |= {"tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "include_reasoning"}
     siblings |= {"response_format", "structured_outputs", "json_schema", "grammar"}
     siblings |= {"thinking_token_budget", "thinking_budget_tokens", "reasoning_budget", "add_special_tokens"}
