@@ -15,6 +15,9 @@ from ..models.load import LoadedModel, load_model
 from .config import EngineConfig
 from .engine import Engine
 from .grammar.compiler import Grammars
+from .speculation.governor import GOVERNORS
+from .speculation.policy import check_policy
+from .speculation.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ def open_engine(
     known = {kind.value: kind for kind in KvType}
     if kv_type not in known:
         raise ConfigError(f"KV type '{kv_type}' is not known (known: {', '.join(known)})")
+    check_policy(config.speculation, Registry().names, GOVERNORS)
     model = load_model(path)
     chosen = create_backend(backend, threads)
     grammars = Grammars(model.tokenizer, model.program.vocab_size)

@@ -48,7 +48,7 @@ class Resources:
     runner: StepRunner
     cost: CostCurve
     kv_bytes: int
-    draft: LoadedModel | None  # mapped, not packed: it is once speculation asks for it
+    draft: LoadedModel | None  # the operator's draft model
     draft_share: int | None  # of kv_memory
 
     def make_cache(self) -> KvCache:
@@ -64,18 +64,20 @@ class Resources:
     def make_speculation(self) -> SpeculationSession:
         """The speculative loop, under the configured policy. The shape of step costs stays as it is now."""
         table = self.cost.decode
+        choice = self._choose_draft() if self.draft is not None else None
         return SpeculationSession(
             ModelTarget(self.model, self.backend),
             FixedShape(table.rows, table.costs),
             time.perf_counter,
             self.config.speculation,
-            resources=Speculators(self._choose_draft) if self.draft is not None else None,
+            resources=Speculators(choice),
             executor=self.runner.executor,
             max_running=self.config.max_running,
         )
 
     def _choose_draft(self) -> DraftChoice | Declined:
-        """Packs the draft model, if it fits the target. Its costs are guessed from its size until they are measured."""
+        """Packs the draft model, if it fits the target: now, though speculation may be off, because a later policy must
+        not hold up streams for as long as it takes. Its costs are guessed from its size until they are measured."""
         draft, config = self.draft, self.config
         assert draft is not None
         mismatch = vocabulary_mismatch(self.model, draft)

@@ -274,5 +274,5 @@ def create(target: Target, resources: Resources) -> DraftModelSpeculator | Decli
     """Serves targets for which the operator named a draft model that fits."""
     if resources.draft_model is None:
         return Declined("no draft model was given (--draft-model)")
-    choice = resources.draft_model()
+    choice = resources.draft_model
     return choice if isinstance(choice, Declined) else DraftModelSpeculator(choice, target.vocab_size)

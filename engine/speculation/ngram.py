@@ -15,7 +15,7 @@ from typing import Protocol
 
 from . import ngram_index
 from .contract import Capabilities, Committed, Draft, DraftContext, RequestView, Score, Scores, Target
-from .ngram_index import MAX_DRAFT, MAX_MATCH, NUM_GRADES, first_grade, later_grade
+from .ngram_index import MAX_DRAFT, MAX_MATCH, MAX_ORDER, NUM_GRADES, RESUMES, draft_grades
 from .registry import Resources
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,10 @@ class State:
 
 
 def required_match(min_confidence: float) -> int:
-    """Tokens that must match before drafting: 2 by default, ceil(8 p) for p > 0, at most 8."""
+    """Tokens that must match before drafting: ceil(8 p) for p > 0, at least 2 and at most 8; by default whatever the
+    index offers, which is a match of 2 tokens, or less where a copy resumes."""
+    if not min_confidence:
+        return 0
     return max(2, min(8, math.ceil(8 * min_confidence)))
 
 
@@ -104,8 +107,8 @@ class NgramSpeculator:
             return Draft([], reason="history not read yet")
         ids, length, vote = state.index.draft(context.max_tokens)
         if not ids:
-            return Draft([], reason="no match" if not length else "no room")
-        if length < 8 and length < required_match(context.min_confidence):
+            return Draft([], reason="no room" if context.max_tokens <= 0 else "no match")
+        if length < MAX_ORDER and length < required_match(context.min_confidence):
             return Draft([], reason="match too short")
         return Draft(ids, _GRADES[length][vote])
 
@@ -138,21 +141,20 @@ class NgramSpeculator:
 
 
 # What to expect of each grade before a request or a model was seen: acceptance measured over greedy and sampled answers
-# of small chat models to six kinds of prompts. By vote of the occurrence before (none, same, different), then length.
+# of small chat models to six kinds of prompts. By vote of the occurrence before (none, same, different), then length;
+# later tokens by length; tokens of a resumed copy by length.
 GRADE_PRIORS: tuple[float, ...] = (
     *(0.45, 0.55, 0.65, 0.72, 0.75, 0.82, 0.85, 0.88, 0.92, 0.96),
     *(0.70, 0.75, 0.82, 0.86, 0.88, 0.92, 0.94, 0.95, 0.97, 0.98),
     *(0.20, 0.20, 0.30, 0.30, 0.25, 0.25, 0.35, 0.35, 0.40, 0.60),
     *(0.50, 0.58, 0.70, 0.77, 0.77, 0.84, 0.87, 0.90, 0.94, 0.97),
+    *(0.30, 0.50, 0.75, 0.84, 0.88, 0.94, 0.70, 0.88),
 )
 assert len(GRADE_PRIORS) == NUM_GRADES
 
 # [match length][vote] -> grades of a draft's tokens.
 _GRADES: tuple[tuple[tuple[int, ...], ...], ...] = tuple(
-    tuple(
-        (first_grade(length, vote), *(later_grade(min(MAX_MATCH, length + j)) for j in range(1, MAX_DRAFT)))
-        for vote in range(3)
-    )
+    tuple(draft_grades(length, vote) if length < MAX_ORDER or vote != RESUMES else () for vote in range(4))
     for length in range(MAX_MATCH + 1)
 )
 

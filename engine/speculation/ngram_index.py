@@ -3,6 +3,9 @@
 Same chains, same bounds, same choices, so both give the same drafts and the same scores for the same calls. Every
 position p (the number of tokens before it) is filed, for each order 2..8, under the hash of the tokens that end there;
 `heads` holds the latest position of a bucket, `links` the one before it. Hits are verified token by token.
+
+A long copy that breaks off, because a word was changed, inserted or left out, usually goes on a few tokens from where
+it was. So there a single token that agrees is enough, and beats a short match elsewhere.
 """
 
 from __future__ import annotations
@@ -18,10 +21,15 @@ MAX_DRAFT = 64
 LENGTH_LIMITS = (2, 3, 4, 5, 7, 10, 15, 23, 39)  # the longest match of each grade of length but the last
 NUM_LENGTHS = len(LENGTH_LIMITS) + 1
 MAX_CAPACITY = 1 << 24
+MIN_COPY = 4  # a copy of so many tokens that breaks off is expected to go on nearby,
+SHIFT = 4  # at most so many tokens further on, or back,
+PATIENCE = 16  # and at most so many tokens later
 
-# What the occurrence before the matched one says of the next token: there is none, the same, or something else.
-ALONE, AGREES, DISAGREES = range(3)
-NUM_GRADES = 4 * NUM_LENGTHS  # first tokens by vote and length of the match, later ones by length alone
+# What the occurrence before the matched one says of the next token: there is none, the same, or something else. Or why
+# nobody was asked: a copy that had broken off goes on here.
+ALONE, AGREES, DISAGREES, RESUMES = range(4)
+# First tokens by vote and length of the match, later ones by length alone, tokens of a resumed copy by length.
+NUM_GRADES = 4 * NUM_LENGTHS + MAX_ORDER
 
 _ORDERS = range(MIN_ORDER, MAX_ORDER + 1)
 _MASK64 = (1 << 64) - 1
@@ -45,9 +53,22 @@ def later_grade(length: int) -> int:
     return 3 * NUM_LENGTHS + length_grade(length)
 
 
+def resumed_grade(length: int) -> int:
+    """Grade of a token of a resumed copy, `length` (0 to 7) tokens after the place where it resumed."""
+    return 4 * NUM_LENGTHS + length
+
+
+def draft_grades(length: int, vote: int) -> tuple[int, ...]:
+    """Grades of all tokens of a draft from a match."""
+    lengths = [min(MAX_MATCH, length + j) for j in range(MAX_DRAFT)]
+    if vote == RESUMES:
+        return tuple(resumed_grade(n) if n < MAX_ORDER else later_grade(n) for n in lengths)
+    return (first_grade(length, vote), *(later_grade(n) for n in lengths[1:]))
+
+
 class _Match(NamedTuple):
     distance: int  # the match ends this many tokens before the end; 0: none
-    length: int
+    length: int  # none where a copy should resume
     vote: int
 
 
@@ -71,6 +92,9 @@ class NgramIndex:
         self._scores: dict[int, list[int]] = {}
         self._last = _NO_MATCH
         self._last_end = -1
+        self._broken = 0  # distance of the copy that broke off last; 0: none, or it goes on
+        self._broken_at = 0  # position of the first token that differed
+        self._gap, self._shift = 1, 0  # how the last one went on: after so many tokens, at so much more distance
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -102,14 +126,16 @@ class NgramIndex:
                 self._heads[order][bucket] = links[order]
             self._ids.pop()
         self._last, self._last_end = _NO_MATCH, -1
+        self._broken, self._gap, self._shift = 0, 1, 0
 
     def draft(self, limit: int) -> tuple[list[int], int, int]:
-        """(token ids, length of the match, vote): what followed the best match, at most `limit` and 64 tokens.
+        """(token ids, length of the match, vote): what followed the best match, at most `limit` and 64 tokens. The
+        match has two tokens at least; where a copy resumes, or should, one or none.
 
         Past its own end it goes on copying what it copied, so periodic text drafts without limit.
         """
         match = self._match()
-        if not match.length:
+        if not match.distance:
             return [], 0, ALONE
         size = max(0, min(limit, MAX_DRAFT))
         ids = self._ids[len(self._ids) - match.distance :][:size]
@@ -164,6 +190,38 @@ class NgramIndex:
         return ends
 
     def _find(self) -> _Match:
+        """A short match is better sought where a long copy has broken off than anywhere else."""
+        anywhere = self._find_anywhere()
+        if not self._broken or anywhere.length >= MAX_ORDER:
+            return anywhere
+        resumed = self._find_resumed()
+        if resumed.length:
+            return anywhere if anywhere.length > resumed.length + 1 else resumed
+        return anywhere if anywhere.length else resumed
+
+    def _find_resumed(self) -> _Match:
+        """The longest match around the place where the broken copy would have gone on; the least shifted of equals. A
+        match of MAX_ORDER tokens is one like any other. Where nothing agrees, the copy may be about to go on as the
+        last one did.
+
+        source  a b c d e f g h i j            changed:   a b c d X f g h     distance as before
+                        ^ broken               inserted:  a b c d X e f g     one more
+        text    a b c d X                      left out:  a b c d f g h i     one less
+        """
+        size, best = len(self._ids), _NO_MATCH
+        for step in range(2 * SHIFT + 1):
+            distance = self._broken + (-(step + 1) // 2 if step % 2 else step // 2)
+            if 1 <= distance < size:
+                length = self._matched(size - distance, MAX_ORDER - 1)
+                if length > best.length:
+                    best = _Match(distance, length, RESUMES)
+        since = size - self._broken_at
+        if best.length:
+            return _NO_MATCH if since - best.length > PATIENCE else best
+        distance = self._broken + self._shift
+        return _Match(distance, 0, RESUMES) if since == self._gap and 1 <= distance < size else _NO_MATCH
+
+    def _find_anywhere(self) -> _Match:
         """The longest match among the candidates of the longest order that has one; the most recent of equals."""
         size = len(self._ids)
         best_length = best_distance = 0
@@ -195,16 +253,36 @@ class NgramIndex:
     def _advance(self, token_id: int) -> None:
         """A copied token that comes true makes the match one longer. So token j of a draft from a match of length L is
         the same event as the first token of a draft from a match of length L + j - 1, and one comparison per text token
-        scores them all. Nothing after `token_id` is read."""
+        scores them all. A resumed copy has grades of its own for both, until it is long enough to be a match like any
+        other. Nothing after `token_id` is read."""
         match = self._match()
-        if match.length:
+        if match.distance:
             hit = self._ids[len(self._ids) - match.distance] == token_id
-            for grade in (first_grade(match.length, match.vote), later_grade(match.length)):
-                score = self._scores.setdefault(grade, [0, 0])
-                score[0] += 1
-                score[1] += hit
+            if match.vote == RESUMES:
+                self._score(resumed_grade(match.length), hit)
+            else:
+                self._score(first_grade(match.length, match.vote), hit)
+                self._score(later_grade(match.length), hit)
+            if not hit and match.length >= MIN_COPY:
+                self._broken, self._broken_at = match.distance, len(self._ids)
         self._append(token_id)
         self._last, self._last_end = self._find(), len(self._ids)
+        if self._broken:
+            self._follow_up()
+
+    def _follow_up(self) -> None:
+        """Has the broken copy gone on? Remembers how, and forgets it once it has, or when it has taken too long."""
+        length, since = self._last.length, len(self._ids) - self._broken_at
+        shift = self._last.distance - self._broken
+        if length >= MIN_ORDER and 1 <= since - length <= PATIENCE and abs(shift) <= SHIFT:
+            self._gap, self._shift = since - length, shift
+        if length >= MAX_ORDER or since >= PATIENCE + MAX_ORDER:
+            self._broken = 0
+
+    def _score(self, grade: int, hit: bool) -> None:
+        score = self._scores.setdefault(grade, [0, 0])
+        score[0] += 1
+        score[1] += hit
 
 
 def _checked(ids: Sequence[int], start: int, stop: int) -> range:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from ...kernels.errors import RequestError
+from ...kernels.errors import ConfigError, RequestError
 from .contract import MAX_WINDOW, Capabilities, Verdict
 
 DEFAULT_WINDOW = 8  # the exact window of governors that do not choose one themselves
@@ -66,6 +66,16 @@ def patched(
         if key in changes and changes[key] not in known:
             raise _refusal(key, f"unknown {key} {changes[key]!r}; known: {', '.join(known)}", 422)
     return replace(policy, **changes, generation=policy.generation + 1) if changes else policy
+
+
+def check_policy(policy: SpeculationPolicy, types: Collection[str], governors: Collection[str]) -> None:
+    """Raises ConfigError, naming what is known, for a policy that could not be put in force."""
+    for key, value, known in (("type", policy.type, types), ("governor", policy.governor, governors)):
+        if value not in known:
+            raise ConfigError(f"unknown speculation {key} {value!r}; known: {', '.join(known)}")
+    for key, (check, expected) in _POLICY_CHECKS.items():
+        if not check(getattr(policy, key)):
+            raise ConfigError(f"speculation: {key} must be {expected}, not {getattr(policy, key)!r}")
 
 
 def request_speculation(body: object) -> RequestSpeculation:

@@ -23,9 +23,10 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What factories may build on beside the target. `draft_model` is the operator's drafter, loaded on first use."""
+    """What factories may build on beside the target. `draft_model` is the operator's drafter, loaded, or why it cannot
+    be one."""
 
-    draft_model: Callable[[], DraftChoice | Declined] | None = None
+    draft_model: DraftChoice | Declined | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 

@@ -16,6 +16,7 @@ from ...kernels.sampling import SamplingSpec
 from .armed import Tracked
 from .contract import MAX_WINDOW, DraftHead, Verdict
 from .governor.contract import CostCurve
+from .ngram import COLD_START
 from .policy import NO_WISHES, SpeculationPolicy
 from .registry import Registry, Resources
 from .session import SpeculationSession
@@ -158,9 +159,9 @@ class Replayer:
 
 @dataclass(frozen=True, slots=True)
 class Opportunity:
-    """At an output position: the length of the best match (0: no draft) and how many of its tokens would be right."""
+    """At an output position: the best match's length (None: no draft) and how many of its tokens would be right."""
 
-    match: int
+    match: int | None
     accepted: int
 
 
@@ -169,7 +170,9 @@ def opportunities(trace: Trace, index: Callable[[int], Any]) -> list[Opportunity
     ids = [*trace.prompt, *trace.output]
     start = len(trace.prompt) + 1
     table = index(len(ids))
-    table.extend(ids, 0, start - 1)
+    unscored = max(0, start - 1 - COLD_START)
+    table.extend(ids, 0, unscored)
+    table.advance(ids, unscored, start - 1)
     found: list[Opportunity] = []
     for position in range(start, len(ids)):
         table.advance(ids, position - 1, position)
@@ -177,7 +180,7 @@ def opportunities(trace: Trace, index: Callable[[int], Any]) -> list[Opportunity
         hits = 0
         while hits < len(draft) and position + hits < len(ids) and draft[hits] == ids[position + hits]:
             hits += 1
-        found.append(Opportunity(match, hits))
+        found.append(Opportunity(match if draft else None, hits))
     return found
 
 
@@ -191,7 +194,7 @@ def fixed_units(chances: Sequence[Opportunity], prices: Prices, window: int, mat
     position, units = 0, 0.0
     while position < len(chances):
         chance = chances[position]
-        size = min(window, len(chances) - position - 1) if chance.match >= max(2, match) else 0
+        size = min(window, len(chances) - position - 1) if chance.match is not None and chance.match >= match else 0
         units += prices.rows(1 + size)
         position += 1 + min(size, chance.accepted)
     return units
@@ -207,11 +210,11 @@ def clairvoyant_units(chances: Sequence[Opportunity], prices: Prices) -> float:
 
 
 WINDOWS = (1, 2, 3, 4, 5, 7, 11, 15, 23, 31, 63)
-MATCHES = (2, 3, 4, 5, 6, 8, 12)
+MATCHES = (0, 2, 3, 4, 5, 6, 8, 12)
 
 
 def best_fixed(
-    group: Sequence[Sequence[Opportunity]], prices: Prices, matches: Sequence[int] = (2,)
+    group: Sequence[Sequence[Opportunity]], prices: Prices, matches: Sequence[int] = (0,)
 ) -> tuple[float, int, int]:
     """(units, window, match) of the best fixed setting over a group of requests, in hindsight; window 0 is plain."""
     plain = (sum(plain_units(chances, prices) for chances in group), 0, 0)

@@ -1,6 +1,7 @@
 #include "ngram.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <new>
 #include <stdexcept>
 
@@ -60,6 +61,9 @@ void NgramIndex::truncate(int32_t size) {
   }
   last_ = {};
   last_end_ = -1;
+  broken_ = 0;
+  gap_ = 1;
+  shift_ = 0;
 }
 
 // How many tokens before `end` equal those before the index's own end.
@@ -70,8 +74,37 @@ int32_t NgramIndex::matched(int32_t end, int32_t limit) const {
   return n;
 }
 
-// The longest match among the candidates of the longest order that has one; the most recent of equals.
+// A short match is better sought where a long copy has broken off than anywhere else.
 NgramIndex::Match NgramIndex::find() const {
+  const Match anywhere = find_anywhere();
+  if (!broken_ || anywhere.length >= kMaxOrder) return anywhere;
+  const Match resumed = find_resumed();
+  if (resumed.length) return anywhere.length > resumed.length + 1 ? anywhere : resumed;
+  return anywhere.length ? anywhere : resumed;
+}
+
+// The longest match around the place where the broken copy would have gone on; the least shifted of equals. A match of
+// kMaxOrder tokens is one like any other. Where nothing agrees, the copy may be about to go on as the last one did.
+//
+//     source  a b c d e f g h i j            changed:   a b c d X f g h     distance as before
+//                     ^ broken               inserted:  a b c d X e f g     one more
+//     text    a b c d X                      left out:  a b c d f g h i     one less
+NgramIndex::Match NgramIndex::find_resumed() const {
+  Match best;
+  for (int step = 0; step <= 2 * kShift; ++step) {
+    const int32_t distance = broken_ + (step % 2 ? -(step + 1) / 2 : step / 2);
+    if (distance < 1 || distance >= size_) continue;
+    const int32_t n = matched(size_ - distance, kMaxOrder - 1);
+    if (n > best.length) best = {distance, n, kResumes};
+  }
+  const int32_t since = size_ - broken_at_;
+  if (best.length) return since - best.length > kPatience ? Match{} : best;
+  const int32_t distance = broken_ + shift_;
+  return since == gap_ && distance >= 1 && distance < size_ ? Match{distance, 0, kResumes} : Match{};
+}
+
+// The longest match among the candidates of the longest order that has one; the most recent of equals.
+NgramIndex::Match NgramIndex::find_anywhere() const {
   Match best;
   if (last_.distance && last_.distance < size_) {
     const int32_t n = matched(size_ - last_.distance, kMaxMatch);
@@ -107,7 +140,7 @@ NgramIndex::Vote NgramIndex::vote(int o, int32_t distance) const {
 
 // What followed the match; past its own end it goes on copying what it copied, so periodic text drafts without limit.
 int NgramIndex::draft(const Match& match, int limit, int32_t* out) const {
-  const int n = match.length ? std::clamp(limit, 0, kMaxDraft) : 0;
+  const int n = match.distance ? std::clamp(limit, 0, kMaxDraft) : 0;
   for (int j = 0; j < n; ++j) out[j] = j < match.distance ? ids_[size_ - match.distance + j] : out[j - match.distance];
   return n;
 }
@@ -121,20 +154,43 @@ int NgramIndex::length_grade(int32_t length) {
 
 // A copied token that comes true makes the match one longer. So token j of a draft from a match of length L is the same
 // event as the first token of a draft from a match of length L + j - 1, and one comparison per text token scores them
-// all: by (vote, length) for first tokens and by length alone for later ones. Nothing after `id` is read.
+// all: by (vote, length) for first tokens and by length alone for later ones. A resumed copy has grades of its own for
+// both, until it is long enough to be a match like any other. Nothing after `id` is read.
 void NgramIndex::advance(int32_t id) {
   const Match m = size_ ? match() : Match{};
-  if (m.length) {
+  if (m.distance) {
     const bool hit = ids_[size_ - m.distance] == id;
-    const int length = length_grade(m.length);
-    for (int grade : {m.vote * kLengths + length, 3 * kLengths + length}) {
-      ++trials_[grade];
-      hits_[grade] += hit;
+    if (m.vote == kResumes) {
+      score(4 * kLengths + m.length, hit);
+    } else {
+      const int length = length_grade(m.length);
+      score(m.vote * kLengths + length, hit);
+      score(3 * kLengths + length, hit);
+    }
+    if (!hit && m.length >= kMinCopy) {
+      broken_ = m.distance;
+      broken_at_ = size_;
     }
   }
   append(id);
   last_ = find();
   last_end_ = size_;
+  if (broken_) follow_up();
+}
+
+// Has the broken copy gone on? Remembers how, and forgets it once it has, or when it has taken too long.
+void NgramIndex::follow_up() {
+  const int32_t gap = size_ - last_.length - broken_at_, shift = last_.distance - broken_;
+  if (last_.length >= kMinOrder && gap >= 1 && gap <= kPatience && std::abs(shift) <= kShift) {
+    gap_ = gap;
+    shift_ = shift;
+  }
+  if (last_.length >= kMaxOrder || size_ - broken_at_ >= kPatience + kMaxOrder) broken_ = 0;
+}
+
+void NgramIndex::score(int grade, bool hit) {
+  ++trials_[grade];
+  hits_[grade] += hit;
 }
 
 void NgramIndex::take_scores(std::vector<Score>& out) {

@@ -20,14 +20,18 @@ class NgramIndex {
   static constexpr int kMaxMatch = 64;  // a longer match counts as this long
   static constexpr int kMaxDraft = 64;
   static constexpr int kLengths = 10;   // grades of a match's length
-  static constexpr int kGrades = 4 * kLengths;
+  static constexpr int kMinCopy = 4;    // a copy of so many tokens that breaks off is expected to go on nearby
+  static constexpr int kShift = 4;      // ... at most so many tokens further on, or back
+  static constexpr int kPatience = 16;  // ... and at most so many tokens later
+  static constexpr int kGrades = 4 * kLengths + kMaxOrder;
 
-  // What the occurrence before the matched one says of the next token: there is none, the same, or something else.
-  enum Vote : int32_t { kAlone = 0, kAgrees = 1, kDisagrees = 2 };
+  // What the occurrence before the matched one says of the next token: there is none, the same, or something else. Or
+  // why nobody was asked: a copy that had broken off goes on here.
+  enum Vote : int32_t { kAlone = 0, kAgrees = 1, kDisagrees = 2, kResumes = 3 };
 
   struct Match {
     int32_t distance = 0;  // the match ends this many tokens before the end; 0: none
-    int32_t length = 0;    // tokens that agree, at most kMaxMatch
+    int32_t length = 0;    // tokens that agree, at most kMaxMatch; none where a copy should resume
     Vote vote = kAlone;
   };
   struct Score {
@@ -62,13 +66,20 @@ class NgramIndex {
   void buckets(uint32_t out[kOrders]) const;
   int32_t matched(int32_t end, int32_t limit) const;
   Match find() const;
+  Match find_anywhere() const;
+  Match find_resumed() const;
   Vote vote(int order, int32_t distance) const;
+  void score(int grade, bool hit);
+  void follow_up();
 
   int32_t capacity_, size_ = 0;
   uint32_t mask_;
   Ints ids_, head_, link_;  // head_: [orders][buckets]; link_: [capacity + 1][orders]; 0 means none
   Match last_{};            // the match found when the last token was scored; its continuation stays a candidate
   int32_t last_end_ = -1;   // the size at that moment
+  int32_t broken_ = 0;      // distance of the copy that broke off last; 0: none, or it goes on
+  int32_t broken_at_ = 0;   // position of the first token that differed
+  int32_t gap_ = 1, shift_ = 0;  // how the last broken copy went on: after so many tokens, at so much more distance
   std::array<int32_t, kGrades> trials_{}, hits_{};
 };
 

@@ -45,7 +45,7 @@ def test_guesses_are_those_that_the_index_has() -> None:
             min(chance.accepted, len(chances) - 1 - i) if i < len(chances) - 1 else 0
             for i, chance in enumerate(chances)
         ]
-        assert [bool(n) for n in found.drafted[:-1]] == [chance.match > 0 for chance in chances[:-1]]
+        assert [bool(n) for n in found.drafted[:-1]] == [chance.match is not None for chance in chances[:-1]]
 
 
 def test_a_recording_survives_the_disk(tmp_path: Path) -> None:

@@ -162,6 +162,19 @@ def test_memory_is_bounded_by_what_the_operator_allows() -> None:
         drive(kv_memory=40_000)
 
 
+def test_it_is_packed_at_load_and_not_by_the_policy_that_first_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = drive(SpeculationPolicy(enabled=False))
+
+    def fail(*_: object) -> None:
+        raise AssertionError("weights are packed while streams wait")
+
+    monkeypatch.setattr(type(backend()), "load", fail)
+    session = engine.core.session
+    assert session.change({"enabled": True, "type": "draft-model", "governor": "off"})["not_effective"] == {}
+    check(engine.one(PROMPT, settings(0.0, 1)), plain(0.0, 1))
+    assert session.counts.drafted["draft-model"]
+
+
 def test_a_model_of_another_vocabulary_is_declined_by_name() -> None:
     reason = vocabulary_mismatch(target(), load_model(ORACLE / "gemma3" / "model.gguf"))
     if reason is None:

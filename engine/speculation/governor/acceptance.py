@@ -12,17 +12,18 @@ from math import exp, log
 
 from ..contract import Score
 
-PRIOR_TRIALS = 10.0  # what the author's expectation weighs against the process's trials
-GLOBAL_TRIALS = 16.0  # what the process's mean weighs against the request's trials
+# Values are those that make recorded answers most likely, token by token, each judged by what was known before it.
+PRIOR_TRIALS = 20.0  # what the author's expectation weighs against the process's trials
+GLOBAL_TRIALS = 10.0  # what the process's mean weighs against the request's trials
 GLOBAL_DECAY = 0.999  # per trial: the process remembers about a thousand trials of a grade
 REQUEST_DECAY = 0.97  # per trial: a request remembers about thirty
 FULL_WEIGHT_TRIALS = (
     8.0  # of a grade in a request; later ones teach the process less, lest one long loop speaks for all
 )
-TILT_GAIN = 0.1  # of the tilt's logarithm, per trial and unit of surprise
-TILT_DECAY = 0.97  # per trial
+TILT_GAIN = 0.07  # of the tilt's logarithm, per trial and unit of surprise
+TILT_DECAY = 0.99  # per trial
 MAX_TILT = 2.0
-PROMPT_WEIGHT = 0.5  # of a trial judged by a prompt token, which somebody else wrote
+PROMPT_WEIGHT = 0.25  # of a trial judged by a prompt token, which somebody else wrote
 
 
 class Acceptance:

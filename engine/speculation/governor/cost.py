@@ -15,8 +15,8 @@ from .contract import CostCurve, Offer, Outcome, Progress, Situation, StepRecord
 from .paid import Budget, PaidDrafter, PaidTicket
 from .pricing import PriceList, Pricing
 
-MARGIN = 1.01  # speculation must look this much better than plain: prices and acceptance are estimates
-DEBT_MARGIN = 0.06  # and this much more per plain step that it has lost on the request so far
+MARGIN = 1.03  # speculation must look this much better than plain: prices and acceptance are estimates
+DEBT_MARGIN = 0.1  # and this much more per plain step that it has lost on the request so far
 RATE_MEMORY = 0.9  # of the mean time per token of verifies, per verify
 MAX_DEBT = 16.0
 MAX_CREDIT = 2.0  # what it has won protects it only so far

@@ -13,7 +13,7 @@ from speculation_doubles import Linear
 from surefoot.engine.speculation.contract import Capabilities, Draft, Scores
 from surefoot.engine.speculation.governor.acceptance import GLOBAL_TRIALS, PRIOR_TRIALS, Acceptance, Posterior
 from surefoot.engine.speculation.governor.contract import Offer, Outcome, Progress, Situation, StepRecord
-from surefoot.engine.speculation.governor.cost import CostGovernor, Ticket, graded
+from surefoot.engine.speculation.governor.cost import MARGIN, CostGovernor, Ticket, graded
 
 SCORING = Capabilities("scoring", 64, tuple(i / 10 for i in range(11)), scores_itself=True)
 BLIND = Capabilities("blind", 64, tuple(i / 10 for i in range(11)))
@@ -49,7 +49,7 @@ def test_no_other_window_is_expected_to_be_better(grades: list[int], slope: floa
         return expected / (1 + slope * size)
 
     chosen = window(grades, slope)
-    assert rate(chosen) >= max(rate(size) for size in range(len(grades) + 1)) / 1.0101
+    assert rate(chosen) >= max(rate(size) for size in range(len(grades) + 1)) / (MARGIN + 1e-4)
 
 
 @settings(max_examples=100, deadline=None)
@@ -67,7 +67,7 @@ def test_a_batch_shares_its_rows_as_well_as_any_other_split(drafts: list[list[in
 
     chosen = governor.choose(offers, Situation(count, 100))
     best = max(rate(sizes) for sizes in itertools.product(*(range(len(grades) + 1) for grades in drafts)))
-    assert rate(chosen) >= best / 1.0101
+    assert rate(chosen) >= best / (MARGIN + 1e-4)
 
 
 def test_of_two_offers_of_a_request_the_better_is_used() -> None:

@@ -1,7 +1,8 @@
 """The governors over recorded answers of real models, on cost surfaces of different shapes.
 
-The traces are token ids only: greedy answers, and answers at temperature 0.8, to prompts of seven kinds. Everything is
-deterministic. Costs are in plain steps; a trial is what finding out may cost a request once.
+The traces are token ids only: greedy answers, and answers at temperature 0.8, to prompts of seven kinds; the
+largest model's are short. Everything is deterministic. Costs are in plain steps; a trial is what finding out may cost
+a request once.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from surefoot.engine.speculation.governor.shape import FixedShape
 from surefoot.engine.speculation.ngram_index import NgramIndex
 from surefoot.engine.speculation.policy import SpeculationPolicy
 from surefoot.engine.speculation.replay import (
+    MATCHES,
     Opportunity,
     Prices,
     Replayer,
@@ -27,8 +30,9 @@ from surefoot.engine.speculation.replay import (
 )
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
-MODELS = ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"]
-TRIAL = 4.0  # plain steps: about two verifies of eight rows where those are dearest
+MODELS = ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct"]
+TRIAL = 3.0  # plain steps: a verify of eight rows where those are dearest
+NOISE = 0.6  # plain steps of a request: what the clock's noise may change
 
 
 def small_model(rows: int) -> float:
@@ -51,7 +55,15 @@ def dear_rows(rows: int) -> float:
     return 1.0 if rows == 1 else (16 + 3.7 * rows) / 15
 
 
-PROFILES: list[Callable[[int], float]] = [small_model, large_model, wide_device, dear_rows]
+@cache
+def two_cores(rows: int) -> float:
+    """Measured: a model of 1.5 billion parameters on two cores of a server. Four rows cost what one does."""
+    return FixedShape((1, 2, 3, 4, 6, 8, 16, 32, 64), (1.0, 1.01, 1.01, 1.05, 1.25, 1.45, 2.25, 3.86, 7.06)).seconds(
+        rows, 1, 0
+    )
+
+
+PROFILES: list[Callable[[int], float]] = [small_model, large_model, wide_device, dear_rows, two_cores]
 every_case = pytest.mark.parametrize(
     ("model", "profile"), [(m, p) for m in MODELS for p in PROFILES], ids=lambda x: getattr(x, "__name__", x)
 )
@@ -122,7 +134,7 @@ def test_no_kind_of_text_is_worse_than_under_probe_and_the_mix_is_better(
     cost, probe = spent(model, profile, "cost"), spent(model, profile, "probe")
     for kind, numbers in by_kind(model).items():
         ours, theirs = sum(cost[i] for i in numbers), sum(probe[i] for i in numbers)
-        assert ours <= theirs + TRIAL, f"{kind}: {ours:.0f} against {theirs:.0f}"
+        assert ours <= theirs + NOISE * len(numbers), f"{kind}: {ours:.1f} against {theirs:.0f}"
     assert sum(cost) <= sum(probe) / 1.05
 
 
@@ -134,14 +146,16 @@ def test_every_kind_comes_within_ten_percent_of_its_best_fixed_window(
     for kind, numbers in by_kind(model).items():
         best, window, _ = best_fixed([chances(model)[i] for i in numbers], prices)
         ours = sum(cost[i] for i in numbers)
-        assert ours <= 1.10 * best + TRIAL, f"{kind}: {ours:.0f}, always {window} would be {best:.0f}"
+        if best < 20 * len(numbers):  # ten percent of an answer is less than the one step in which nothing is known
+            best += len(numbers) / 1.10
+        assert ours <= 1.10 * best, f"{kind}: {ours:.0f}, always {window} would be {best:.0f}"
 
 
 @every_case
 def test_the_mix_beats_every_fixed_setting_nearly(model: str, profile: Callable[[int], float]) -> None:
     """Even the pair (window, least match) that hindsight would pick for the whole mix."""
     prices = Prices(profile)
-    best, _, _ = best_fixed(chances(model), prices, (2, 3, 4, 5, 6, 8, 12))
+    best, _, _ = best_fixed(chances(model), prices, MATCHES)
     ours = sum(spent(model, profile, "cost"))
     assert ours <= 1.01 * best
     assert ours >= sum(clairvoyant_units(chance, prices) for chance in chances(model))

@@ -62,11 +62,11 @@ def test_many_requests_at_once_never_see_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("confidence", "match"), [(0.0, 2), (0.01, 2), (0.25, 2), (0.26, 3), (0.5, 4), (0.75, 6), (1.0, 8)]
+    ("confidence", "match"), [(0.0, 0), (0.01, 2), (0.25, 2), (0.26, 3), (0.5, 4), (0.75, 6), (1.0, 8)]
 )
 def test_confidence_is_a_match_length(confidence: float, match: int) -> None:
     assert required_match(confidence) == match
-    for length in (match - 1, match):
+    for length in (max(1, match - 1), max(1, match)):
         prefix = list(range(10, 10 + length))
         ngram, _, state = armed([*prefix, 99, 0, *prefix])
         (draft,) = ngram.propose([context(state, 1, confidence)])

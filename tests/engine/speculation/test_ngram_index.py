@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.engine.speculation import ngram_index
-from surefoot.engine.speculation.ngram_index import AGREES, ALONE, DISAGREES, NgramIndex, first_grade, later_grade
+from surefoot.engine.speculation.ngram_index import (
+    AGREES,
+    ALONE,
+    DISAGREES,
+    MAX_ORDER,
+    RESUMES,
+    NgramIndex,
+    first_grade,
+    later_grade,
+    resumed_grade,
+)
 
 native = pytest.importorskip("surefoot.kernels.cpu._ops", reason="the native kernels are not built")
 INDEXES: list[Callable[[int], Any]] = [NgramIndex, native.NgramIndex]
@@ -56,7 +66,7 @@ def test_native_index_is_its_twin(vocabulary: int, capacity: int, operations: li
 def test_a_draft_continues_a_verified_match(index_type: Callable[[int], Any], ids: list[int], limit: int) -> None:
     draft, length, vote = filled(index_type, ids).draft(limit)
     if not length:
-        assert draft == [] and vote == ALONE
+        assert vote == RESUMES or (draft == [] and vote == ALONE)
         assert not any(ids[i : i + 2] == ids[-2:] for i in range(len(ids) - 2)), "a match of two was missed"
         return
     tail = ids[-length:]
@@ -132,7 +142,57 @@ def test_limits_are_errors(index_type: Callable[[int], Any]) -> None:
 def test_grades_cover_all_lengths() -> None:
     assert [ngram_index.length_grade(n) for n in (2, 3, 5, 6, 7, 8, 39, 40, 64)] == [0, 1, 3, 4, 4, 5, 8, 9, 9]
     grades = {first_grade(n, v) for n in range(2, 65) for v in range(3)} | {later_grade(n) for n in range(2, 65)}
+    grades |= {resumed_grade(n) for n in range(MAX_ORDER)}
     assert grades == set(range(ngram_index.NUM_GRADES))
+
+
+@either
+@pytest.mark.parametrize(
+    ("copied", "distance"),
+    [([50], 0), ([50, 51], 0), ([50, 14], 1), ([50, 51, 14], 2), ([15], -1)],
+    ids=["changed", "two changed", "inserted", "two inserted", "left out"],
+)
+def test_a_broken_copy_resumes_where_it_left_its_source(
+    index_type: Callable[[int], Any], copied: list[int], distance: int
+) -> None:
+    """10 ... 30 is copied up to 13; where 14 should follow, something else does."""
+    source = list(range(10, 31))
+    index = filled(index_type, [*source, 7, *source[:4], *copied])
+    changed = len(copied) - max(0, distance)
+    following = [*source, 7][4 + (changed if distance <= 0 else 1) - min(0, distance) :][:5]
+    if distance <= 0 and copied[-1] >= 50:  # nothing agrees yet: one changed token is expected, two are not
+        assert index.draft(5) == ((following, 0, RESUMES) if len(copied) == 1 else ([], 0, ALONE))
+        index.advance([following[0]], 0, 1)
+        following = following[1:]
+    draft, length, vote = index.draft(5)
+    assert draft[: len(following)] == following and length == 1 and vote == RESUMES
+
+
+@either
+def test_a_copy_is_expected_to_resume_as_the_last_one_did(index_type: Callable[[int], Any]) -> None:
+    source = list(range(10, 40))
+    text = [*source, 7, *source[:5], 99, *source[5:10]]  # a token was inserted
+    index = filled(index_type, [*text, 99])
+    assert index.draft(3) == ([20, 21, 22], 0, RESUMES)
+    index.take_scores()
+    index.advance([20], 0, 1)
+    assert index.take_scores() == [(resumed_grade(0), 1, 1)]
+    assert index.draft(3) == ([21, 22, 23], 1, RESUMES)
+
+
+@either
+def test_a_long_match_elsewhere_beats_a_resumed_copy(index_type: Callable[[int], Any]) -> None:
+    source = list(range(10, 40))
+    text = [*source, 7, 50, 51, 15, 88, 89, *source[:4], 50, 51, 15]
+    assert filled(index_type, text).draft(2) == ([88, 89], 3, ALONE)
+
+
+@either
+def test_after_a_while_a_copy_does_not_resume(index_type: Callable[[int], Any]) -> None:
+    source = list(range(10, 60))
+    other = list(range(100, 100 + ngram_index.PATIENCE + 1))
+    index = filled(index_type, [*source, 7, *source[:5], *other, source[10]])
+    assert index.draft(3) == ([], 0, ALONE)
 
 
 def test_a_hundred_thousand_tokens_are_seeded_in_20_ms_and_24_mib() -> None:

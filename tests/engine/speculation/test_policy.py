@@ -6,17 +6,20 @@ from typing import Any
 
 import pytest
 
+from surefoot.engine.config import EngineConfig
+from surefoot.engine.opening import open_engine
 from surefoot.engine.speculation.contract import Capabilities, Verdict
 from surefoot.engine.speculation.policy import (
     NO_WISHES,
     RequestSpeculation,
     SpeculationPolicy,
+    check_policy,
     min_confidence,
     patched,
     request_speculation,
     window,
 )
-from surefoot.kernels.errors import RequestError
+from surefoot.kernels.errors import ConfigError, RequestError
 
 TYPES = ("auto", "ngram")
 GOVERNORS = ("cost", "probe", "off")
@@ -79,6 +82,27 @@ def test_anything_else_is_422_and_names_the_setting(body: Any, param: str | None
         patched(POLICY, body, TYPES, GOVERNORS)
     assert (caught.value.status, caught.value.param) == (422, param)
     assert caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (SpeculationPolicy(type="ngrams"), r"type 'ngrams'; known: auto, ngram"),
+        (SpeculationPolicy(governor="costs"), r"governor 'costs'; known: cost"),
+        (SpeculationPolicy(draft_tokens=65), "draft_tokens must be an integer from 0 to 64"),
+        (SpeculationPolicy(min_confidence=1.5), "min_confidence must be"),
+        (SpeculationPolicy(max_batch=0), "max_batch must be"),
+    ],
+)
+def test_a_policy_to_start_with_is_checked_as_a_whole(policy: SpeculationPolicy, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_policy(policy, ("auto", "ngram"), ("cost",))
+    check_policy(SpeculationPolicy(), ("auto", "ngram"), ("cost",))
+
+
+def test_it_is_checked_before_a_model_is_loaded() -> None:
+    with pytest.raises(ConfigError, match="unknown speculation type"):
+        open_engine("there-is-no-such-file.gguf", EngineConfig(speculation=SpeculationPolicy(type="magic")))
 
 
 def test_a_request_field() -> None:
