@@ -57,6 +57,8 @@ class Generation:
         self._later: deque[tuple[int, Submission]] = deque()  # choices that follow those that run
         self._pending: dict[int, Output] = {}
         self._waiter: asyncio.Future[None] | None = None
+        self._since = 0.0  # when the last wait began
+        self._timer: asyncio.TimerHandle | None = None  # of waits that must end
         self._fault: Exception | None = None
 
     @property
@@ -71,22 +73,28 @@ class Generation:
         answer and never holds up the engine. Raises what `abort` was given.
         """
         if not self._pending and self._fault is None:
-            await self._wait(timeout_s)
+            loop = asyncio.get_running_loop()
+            self._since = loop.time()
+            if self._timer is None and timeout_s is not None:
+                self._timer = loop.call_later(timeout_s, self._check_idle, timeout_s)
+            self._waiter = loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         if self._fault is not None:
             raise self._fault
         pending, self._pending = self._pending, {}
         return pending
 
-    async def _wait(self, timeout_s: float | None) -> None:
+    def _check_idle(self, timeout_s: float) -> None:
+        """One timer looks after all waits: to set and cancel one for every token costs more than the token."""
         loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = loop.call_later(timeout_s, self._wake) if timeout_s is not None else None
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
+        due = self._since + timeout_s
+        if due <= loop.time():
+            self._wake()
+            due = loop.time() + timeout_s
+        self._timer = loop.call_at(due, self._check_idle, timeout_s)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -146,6 +154,8 @@ class Generation:
 
     def close(self) -> None:
         """The reader is finished; what still runs is cancelled."""
+        if self._timer is not None:
+            self._timer.cancel()
         self.abort(ClientGoneError())
 
     def sink(self, index: int) -> Callable[[Output], None]:

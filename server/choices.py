@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..engine.request import Draw, Finish, FinishReason, Output
 from ..kernels.errors import RequestError
@@ -35,13 +35,15 @@ def ending(finish: Finish) -> dict[str, object]:
     return fields if finish.speculation is None else {**fields, "speculation": finish.speculation}
 
 
-@dataclass(slots=True)
 class Held:
     """Outputs of one choice that no chunk has shown yet. They wait for text, so no chunk is empty."""
 
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list[int])
-    draws: list[Draw] = field(default_factory=list[Draw])
+    __slots__ = ("draws", "text", "token_ids")
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+        self.token_ids: list[int] = []
+        self.draws: list[Draw] = []
 
     def add(self, output: Output) -> None:
         """Appends a step's output."""

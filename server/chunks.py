@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pydantic_core import to_json
+
 from ..engine.request import Finish
 from ..kernels.errors import RequestError
 from .encoding import SSE_DONE, sse_data, sse_error
@@ -67,6 +69,12 @@ class ChunkedAnswer:
         self.header = header
         self.usage = usage
         self._include_usage = include_usage
+        ordinary = header.chunk([])
+        self._ordinary_keys = len(ordinary)
+        event = sse_data(ordinary)
+        assert event.endswith(b'"choices":[]}\n\n'), "choices are the last key of a chunk"
+        self._prefix = event.removesuffix(b"[]}\n\n")
+        self._suffix = b',"usage":null}\n\n' if include_usage else b"}\n\n"
 
     def end(self) -> list[Chunk]:
         """The usage chunk."""
@@ -74,9 +82,15 @@ class ChunkedAnswer:
 
     def encoded(self, chunks: Iterable[Chunk]) -> bytes:
         """Events. With `include_usage` every chunk has the key, null but in the last; else there is no such chunk."""
+        return b"".join([self._event(chunk) for chunk in chunks])
+
+    def _event(self, chunk: Chunk) -> bytes:
+        """One chunk. What all repeat is encoded once, for those that have nothing else."""
+        if len(chunk) == self._ordinary_keys:
+            return self._prefix + to_json(chunk["choices"]) + self._suffix
         if self._include_usage:
-            return b"".join(sse_data(chunk if "usage" in chunk else {**chunk, "usage": None}) for chunk in chunks)
-        return b"".join(sse_data(chunk) for chunk in chunks if "usage" not in chunk)
+            return sse_data(chunk if "usage" in chunk else {**chunk, "usage": None})
+        return b"" if "usage" in chunk else sse_data(chunk)
 
     def closing(self, error: RequestError | None) -> bytes:
         """The stream's last words: the error that cut it short, if one did, and [DONE]."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from collections.abc import Iterable
 from typing import Protocol
 
 from fastapi import Request
@@ -72,8 +71,8 @@ async def reply(
         return await whole_reply(request, generation, answer, times)
     watch = _Watch(request.receive, generation, times.total_s)
     try:
-        batches = _batches(generation, answer, times.keep_alive_s)
-        first = await anext(batches)
+        batches = _Batches(generation, answer, times.keep_alive_s)
+        first = await batches.next()
     except ClientGoneError:
         watch.close()
         return Response(status_code=CLIENT_CLOSED_REQUEST)
@@ -87,24 +86,39 @@ async def whole_reply(request: Request, generation: Generation, answer: Answer, 
     """One JSON answer, once every choice has ended."""
     watch = _Watch(request.receive, generation, times.total_s)
     try:
-        batches = _batches(generation, answer, times.keep_alive_s)
-        return json_response(answer.fold([chunk async for batch in batches for chunk in batch]))
+        batches = _Batches(generation, answer, None)
+        chunks: list[Chunk] = []
+        while not batches.ended:
+            chunks += await batches.next()
+        return json_response(answer.fold(chunks))
     except ClientGoneError:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     finally:
         watch.close()
 
 
-async def _batches(generation: Generation, answer: Answer, idle_s: float) -> AsyncGenerator[list[Chunk]]:
-    """Chunks as steps complete them; an empty batch means that nothing came for `idle_s`."""
-    head = answer.start()
-    while not answer.done:
-        outputs = await generation.take(idle_s)
-        chunks = head + [chunk for index, output in outputs.items() for chunk in answer.feed(index, output)]
-        head = []
-        if chunks or not outputs:
-            yield chunks
-    yield head + answer.end()
+class _Batches:
+    """Chunks of an answer as steps complete them."""
+
+    def __init__(self, generation: Generation, answer: Answer, idle_s: float | None) -> None:
+        self._generation = generation
+        self._answer = answer
+        self._idle_s = idle_s
+        self._head = answer.start()
+        self.ended = False  # the last batch has been given
+
+    async def next(self) -> list[Chunk]:
+        """The next chunks; none means that nothing came for `idle_s`. Raises what ends the answer too early."""
+        answer = self._answer
+        chunks, self._head = self._head, []
+        while not answer.done:
+            outputs = await self._generation.take(self._idle_s)
+            for index, output in outputs.items():
+                chunks += answer.feed(index, output)
+            if chunks or not outputs:
+                return chunks
+        self.ended = True
+        return chunks + answer.end()
 
 
 class _Watch:
@@ -140,12 +154,7 @@ class EventStream(Response):
     """A text/event-stream response over the batches of an answer."""
 
     def __init__(
-        self,
-        answer: StreamedAnswer,
-        first: list[Chunk],
-        rest: AsyncGenerator[list[Chunk]],
-        watch: _Watch,
-        times: ReplyTimes,
+        self, answer: StreamedAnswer, first: list[Chunk], rest: _Batches, watch: _Watch, times: ReplyTimes
     ) -> None:
         super().__init__(
             media_type="text/event-stream", headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -154,28 +163,71 @@ class EventStream(Response):
         self._answer, self._first, self._rest, self._watch, self._times = answer, first, rest, watch, times
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        limited = _LimitedSend(send, self._times.send_s)
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async with aclosing(self._events()) as events:
-                async for data in events:
-                    async with asyncio.timeout(self._times.send_s):
-                        await send({"type": "http.response.body", "body": data, "more_body": True})
+            await self._write(limited)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientGoneError:
             pass
         except TimeoutError:
             _log.warning("a client accepted no bytes for %g s; its request was ended", self._times.send_s)
         finally:
+            limited.close()
             self._watch.close()
 
-    async def _events(self) -> AsyncGenerator[bytes]:
+    async def _write(self, send: _LimitedSend) -> None:
         fault = None
+        answer, batches = self._answer, self._rest
         try:
-            yield self._answer.encoded(self._first) or SSE_COMMENT
-            async for batch in self._rest:
-                data = self._answer.encoded(batch)
+            await send(answer.encoded(self._first) or SSE_COMMENT)
+            while not batches.ended:
+                batch = await batches.next()
+                data = answer.encoded(batch)
                 if data or not batch:
-                    yield data or SSE_COMMENT
+                    await send(data or SSE_COMMENT)
         except RequestError as error:
             fault = error
-        yield self._answer.closing(fault)
+        await send(answer.closing(fault))
+
+
+class _LimitedSend:
+    """Sends pieces of a body. TimeoutError where one takes longer than `limit_s`.
+
+    asyncio.timeout would set and cancel a timer for every token; here one timer looks after a whole stream.
+    """
+
+    def __init__(self, send: Send, limit_s: float) -> None:
+        self._send = send
+        self._limit_s = limit_s
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._began: float | None = None  # when the piece that is being sent was
+        self._late = False
+        self._timer = self._loop.call_later(limit_s, self._check)
+
+    async def __call__(self, data: bytes) -> None:
+        self._began = self._loop.time()
+        try:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        except asyncio.CancelledError:
+            if not self._late:
+                raise
+            assert self._task is not None
+            self._task.uncancel()
+            raise TimeoutError from None
+        self._began = None
+
+    def _check(self) -> None:
+        now = self._loop.time()
+        due = (now if self._began is None else self._began) + self._limit_s
+        if due > now:
+            self._timer = self._loop.call_at(due, self._check)
+        else:
+            assert self._task is not None, "the sender is a task"
+            self._late = True
+            self._task.cancel()
+
+    def close(self) -> None:
+        """Nothing more is sent."""
+        self._timer.cancel()
