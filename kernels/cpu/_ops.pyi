@@ -148,15 +148,14 @@ class Executor:
         self,
         label: str,
         src: RowBuffer,
-        gate: RowBuffer,
-        gate_weight: Matrices,
+        gate: Matrices,
         gate_bias: Vector | None,
-        up: RowBuffer,
-        up_weight: Matrices,
+        up: Matrices,
         up_bias: Vector | None,
         out: RowBuffer,
         act: int,
         quantise: bool,
+        floats: bool,
     ) -> None: ...
     def attend(
         self,

@@ -15,12 +15,11 @@ AttendShape shape_of(const AttendOp& op) {
 
 AttendStage::AttendStage(Runtime& runtime, AttendOp op, int64_t max_rows)
     : kernels_(runtime.kernels),
-      workspace_(runtime.attend),
+      workspace_(runtime.workspace),
       op_(std::move(op)),
       shape_(shape_of(op_)),
       rows_per_task_(int(std::min<int64_t>(max_rows, std::max(1, kVectorsPerTask / shape_.group)))) {
-  const size_t floats = kernels_.attend->scratch_floats(shape_, rows_per_task_);
-  for (auto& s : workspace_.scratch) s.resize(std::max(s.size(), floats));
+  workspace_.reserve_scratch(kernels_.attend->scratch_floats(shape_, rows_per_task_));
   if (op_.quantise) op_.out->add_quantised();
 }
 

@@ -40,7 +40,7 @@ class AttendStage : public Stage {
   void quantise(const Task& t) const;
 
   const Kernels& kernels_;
-  AttendWorkspace& workspace_;
+  Workspace& workspace_;
   const AttendOp op_;
   const AttendShape shape_;
   const int rows_per_task_;

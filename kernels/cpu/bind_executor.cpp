@@ -191,13 +191,13 @@ void bind_building(nb::class_<Executor>& c) {
           kInternal)
       .def(
           "gated",
-          [](Executor& e, const std::string& label, RowBuffer& src, RowBuffer& gate, Weights gw, Bias gb, RowBuffer& up,
-             Weights uw, Bias ub, RowBuffer& out, int act, bool quantise) {
-            append<GatedStage>(e, label, e.kernels(), src, Product{&gate, gw, gb, nullptr},
-                               Product{&up, uw, ub, nullptr}, out, Act(act), quantise);
+          [](Executor& e, const std::string& label, RowBuffer& src, Weights gate, Bias gate_bias, Weights up,
+             Bias up_bias, RowBuffer& out, int act, bool quantise, bool floats) {
+            append<GatedStage>(e, label, e.runtime(),
+                               GatedOp{&src, gate, up, gate_bias, up_bias, &out, Act(act), quantise, floats});
           },
-          "label"_a, "src"_a, "gate"_a, "gate_weight"_a, "gate_bias"_a.none(), "up"_a, "up_weight"_a,
-          "up_bias"_a.none(), "out"_a, "act"_a, "quantise"_a)
+          "label"_a, "src"_a, "gate"_a, "gate_bias"_a.none(), "up"_a, "up_bias"_a.none(), "out"_a, "act"_a,
+          "quantise"_a, "floats"_a)
       .def(
           "attend",
           [](Executor& e, const std::string& label, RowBuffer& out, RowBuffer& query, std::shared_ptr<KvPool> pool,

@@ -104,7 +104,7 @@ void matmul(const std::string& isa, const PackedMatrix& w, InOut<float, 2> out, 
   }
   const LinearKernels& k = linear_kernels(isa);
   nb::gil_scoped_release release;
-  k.matmul(w, a, row_begin, row_end, tile_begin, tile_end, e, out.data(), w.out);
+  k.matmul(w, a, row_begin, row_end, tile_begin, tile_end, e, out.data() + row_begin * w.out + tile_begin * kTile, w.out);
 }
 
 Result<float> expand_row(const std::string& isa, const PackedMatrix& w, int64_t row, float scale) {

@@ -93,7 +93,7 @@ int ExpertStage::chunks(const Step&, int threads) {
 void ExpertStage::multiply_part(const PackedMatrix& m, const RowBuffer& from, RowBuffer& into,
                                 const Rectangle& r) const {
   kernels_.linear->matmul(m, from.activations(version_), r.row_begin, r.row_end, r.tile_begin, r.tile_end, Epilogue{},
-                          into.data, into.stride);
+                          into.row(r.row_begin) + r.tile_begin * kTile, into.stride);
 }
 
 void ExpertStage::run(const Step&, int chunk, int) noexcept {

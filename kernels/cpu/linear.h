@@ -56,7 +56,8 @@ struct LinearKernels {
   // Quantises one row of `in` floats (a multiple of 32).
   void (*quantise_row)(const float* x, int64_t in, int8_t* q, float* d, int32_t* sums);
   // out[r][c] for rows [row_begin, row_end) and columns of tiles [tile_begin, tile_end): weight @ x (+ bias) (+
-  // residual). Reads the weights once per 8 rows. out may alias residual exactly.
+  // residual). Reads the weights once per 8 rows. `out` is where the rectangle's first row and column go; bias and
+  // residual start at row 0 and column 0. A result may take its residual's place.
   void (*matmul)(const PackedMatrix& w, const ActivationRows& a, int64_t row_begin, int64_t row_end, int64_t tile_begin,
                  int64_t tile_end, const Epilogue& e, float* out, int64_t out_stride);
   // One matrix row expanded to floats exactly as the file's format defines (embedding lookup), times scale.

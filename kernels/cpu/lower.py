@@ -134,15 +134,14 @@ class Lowered:
         self.native.gated(
             "gated",
             self.buffer(gate.src),
-            self.buffer(gate.out),
             store.matrix(gate.weight),
             store.vector(gate.bias),
-            self.buffer(up.out),
             store.matrix(up.weight),
             store.vector(up.bias),
             self.buffer(stage.op.out),
             _ACTIVATIONS[stage.op.activation],
             stage.quantise,
+            stage.floats,
         )
 
     def attend_stage(self, stage: AttendStage) -> None:

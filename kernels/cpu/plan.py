@@ -77,12 +77,14 @@ class ProductStage:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GatedStage:
-    """activation(gate product) * up product; `quantise`: the result too."""
+    """activation(gate product) * up product, neither of which is kept. `quantise`: the result in quantised form,
+    `floats`: as it is."""
 
     gate: Linear
     up: Linear
     op: Gate
     quantise: bool
+    floats: bool
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -184,16 +186,21 @@ class _Planner:
         return stop
 
     def _can_fuse(self, group: Sequence[Linear], gate: Gate, at: int) -> bool:
-        """Whether the group is exactly the gate's two products, and nobody else reads what the gate overwrites."""
-        if {op.out for op in group} != {gate.gate, gate.up} or len(group) != 2:
+        """Whether the group is exactly the gate's two products, alike in shape and format, nobody else reads them, and
+        the result does not overwrite the rows that both still read."""
+        if {op.out for op in group} != {gate.gate, gate.up} or len(group) != 2 or gate.out is group[0].src:
             return False
-        return all(op.residual is None for op in group) and group[0].weight.shape == group[1].weight.shape
+        if any(op.out is not gate.out and self._is_read(at + 1, op.out) for op in group):
+            return False
+        first, second = (op.weight for op in group)
+        return all(op.residual is None for op in group) and (first.shape, first.type) == (second.shape, second.type)
 
     def _gated(self, group: Sequence[Linear], gate: Gate, at: int) -> int:
         by_out = {op.out: op for op in group}
         quantise = gate.out.width % 32 == 0 and self._next_product_is_quantised(at + 1, gate.out)
+        floats = not quantise or self._is_read(at + 1, gate.out, but_quantised=True)
         self._quantised -= {gate.gate, gate.up}
-        self._append(GatedStage(by_out[gate.gate], by_out[gate.up], gate, quantise), gate.out, quantise)
+        self._append(GatedStage(by_out[gate.gate], by_out[gate.up], gate, quantise, floats), gate.out, quantise)
         return at + 1
 
     def _experts(self, op: Moe) -> None:
@@ -213,6 +220,23 @@ class _Planner:
             if buffer in written_by(op):
                 return False
         return False
+
+    def _is_read(self, at: int, buffer: Buffer, but_quantised: bool = False) -> bool:
+        """Whether anything reads `buffer` before it is overwritten; `but_quantised`: other than its quantised copy."""
+        for op in self._ops[at:]:
+            if buffer in _read_by(op, but_quantised):
+                return True
+            if buffer in written_by(op):
+                return False
+        return buffer is self._logits
+
+
+def _read_by(op: Op, but_quantised: bool) -> set[Buffer]:
+    """The buffers that an op reads; `but_quantised`: without those whose quantised copy it reads."""
+    read = {value for f in fields(op) if f.name != "out" and isinstance(value := getattr(op, f.name), Buffer)}
+    if but_quantised and isinstance(op, Linear) and is_quantised(op.weight) and op.residual is not op.src:
+        read.discard(op.src)
+    return read
 
 
 def _independent(op: Linear, group: Sequence[Linear]) -> bool:

@@ -7,6 +7,9 @@ namespace sf {
 namespace {
 
 constexpr int64_t kRowBytes = 400 * 1024;
+constexpr int64_t kMostRows = 64;                       // of a rectangle
+constexpr int64_t kBlockTiles = 2, kFourBlocks = 8;     // tiles of one block of 32, and of as many as are quantised best
+constexpr int64_t kGatedFloats = kMostRows * kFourBlocks * kTile;  // of each of a gate's products: 32 KiB
 
 }  // namespace
 
@@ -28,7 +31,7 @@ double chunk_budget(double total_ns, int threads) {
 Cut::Cut(int64_t rows, int64_t tiles, int64_t in, double tile_ns, double budget_ns, int64_t unit)
     : rows(rows), tiles(tiles) {
   if (rows == 0) return;
-  const int64_t most = std::clamp<int64_t>(kRowBytes / in / 8 * 8, 16, 64), wanted_parts = (rows + most - 1) / most;
+  const int64_t most = std::clamp<int64_t>(kRowBytes / in / 8 * 8, 16, kMostRows), wanted_parts = (rows + most - 1) / most;
   rows_each = ((rows + wanted_parts - 1) / wanted_parts + 7) / 8 * 8;
   row_parts = (rows + rows_each - 1) / rows_each;
   const int64_t units = (tiles + unit - 1) / unit;
@@ -42,15 +45,6 @@ Cut::Cut(int64_t rows, int64_t tiles, int64_t in, double tile_ns, double budget_
 Rectangle Cut::at(int chunk) const {
   const int64_t t = chunk / row_parts, r = chunk % row_parts;  // the same weights for successive chunks
   return {r * rows_each, std::min(rows, (r + 1) * rows_each), t * tiles_each, std::min(tiles, (t + 1) * tiles_each)};
-}
-
-void multiply(const Kernels& k, const Product& p, const ActivationRows& a, const Rectangle& r) {
-  Epilogue e;
-  e.bias = p.bias ? p.bias->data() : nullptr;
-  e.residual = p.residual ? p.residual->data : nullptr;
-  e.residual_stride = p.residual ? p.residual->stride : 0;
-  k.linear->matmul(p.weight->only(), a, r.row_begin, r.row_end, r.tile_begin, r.tile_end, e, p.out->data,
-                   p.out->stride);
 }
 
 int ProductStage::chunks(const Step& step, int threads) {
@@ -71,42 +65,60 @@ int ProductStage::chunks(const Step& step, int threads) {
 void ProductStage::run(const Step&, int chunk, int) noexcept {
   size_t i = 0;
   while (chunk >= cuts_[i].chunks()) chunk -= cuts_[i++].chunks();
-  multiply(kernels_, products_[i], src_.activations(version_), cuts_[i].at(chunk));
+  const Product& p = products_[i];
+  const Rectangle r = cuts_[i].at(chunk);
+  Epilogue e;
+  e.bias = p.bias ? p.bias->data() : nullptr;
+  e.residual = p.residual ? p.residual->data : nullptr;
+  e.residual_stride = p.residual ? p.residual->stride : 0;
+  kernels_.linear->matmul(p.weight->only(), src_.activations(version_), r.row_begin, r.row_end, r.tile_begin,
+                          r.tile_end, e, p.out->row(r.row_begin) + r.tile_begin * kTile, p.out->stride);
 }
 
-GatedStage::GatedStage(const Kernels& kernels, RowBuffer& src, Product gate, Product up, RowBuffer& out, Act act,
-                       bool quantise)
-    : kernels_(kernels),
-      src_(src),
-      gate_(std::move(gate)),
-      up_(std::move(up)),
-      out_(out),
-      act_(act),
-      quantise_(quantise) {
-  if (quantise) out_.add_quantised();
+GatedStage::GatedStage(Runtime& runtime, GatedOp op)
+    : kernels_(runtime.kernels), workspace_(runtime.workspace), op_(std::move(op)) {
+  if (op_.quantise) op_.out->add_quantised();
+  workspace_.reserve_scratch(2 * kGatedFloats);
 }
 
 int GatedStage::chunks(const Step& step, int threads) {
   version_ = next_rows_version();
-  const int rows = step.count(src_.of_logits);
-  const PackedMatrix &g = gate_.weight->only(), &u = up_.weight->only();
+  const int rows = step.count(op_.src->of_logits);
+  const PackedMatrix &g = op_.gate->only(), &u = op_.up->only();
   const double tile_ns = tile_nanoseconds(g, rows) + tile_nanoseconds(u, rows);
-  cut_ = Cut(rows, g.tiles(), g.in, tile_ns, chunk_budget(tile_ns * double(g.tiles()), threads), 2);  // 2: blocks of 32
+  unit_ = rows < 16 ? kBlockTiles : kFourBlocks;
+  cut_ = Cut(rows, g.tiles(), g.in, tile_ns, chunk_budget(tile_ns * double(g.tiles()), threads), unit_);
   return cut_.chunks();
 }
 
-void GatedStage::run(const Step&, int chunk, int) noexcept {
+void GatedStage::run(const Step&, int chunk, int worker) noexcept {
   const Rectangle r = cut_.at(chunk);
-  multiply(kernels_, gate_, src_.activations(version_), r);
-  multiply(kernels_, up_, src_.activations(version_), r);
-  const int64_t begin = r.tile_begin * kTile, n = std::min(out_.width, r.tile_end * kTile) - begin, width = out_.width;
-  for (int64_t i = r.row_begin; i < r.row_end; ++i) {
-    float* out = out_.row(i) + begin;
-    kernels_.rows->gate(act_, gate_.out->row(i) + begin, up_.out->row(i) + begin, n, out);
-    if (quantise_)
-      kernels_.linear->quantise_row(out, n, out_.q + i * width + begin, out_.d + (i * width + begin) / 32,
-                                    out_.sums + (i * width + begin) / 16);
+  const int64_t together = kGatedFloats / ((r.row_end - r.row_begin) * kTile) / unit_ * unit_;
+  for (int64_t t = r.tile_begin; t < r.tile_end; t += together)
+    run_part({r.row_begin, r.row_end, t, std::min(t + together, r.tile_end)},
+             workspace_.scratch[size_t(worker)].data());
+}
+
+void GatedStage::run_part(const Rectangle& r, float* scratch) const {
+  const int64_t stride = (r.tile_end - r.tile_begin) * kTile;
+  float *gate = scratch, *up = scratch + (r.row_end - r.row_begin) * stride;
+  multiply(*op_.gate, op_.gate_bias.get(), r, gate);
+  multiply(*op_.up, op_.up_bias.get(), r, up);
+  const RowBuffer& out = *op_.out;
+  const int64_t begin = r.tile_begin * kTile, n = std::min(out.width, r.tile_end * kTile) - begin;
+  for (int64_t i = r.row_begin; i < r.row_end; ++i, gate += stride, up += stride) {
+    float* result = op_.floats ? out.row(i) + begin : gate;
+    kernels_.rows->gate(op_.act, gate, up, n, result);
+    const int64_t at = i * out.width + begin;
+    if (op_.quantise) kernels_.linear->quantise_row(result, n, out.q + at, out.d + at / 32, out.sums + at / 16);
   }
+}
+
+void GatedStage::multiply(const Matrices& weight, const Vector* bias, const Rectangle& r, float* out) const {
+  Epilogue e;
+  e.bias = bias ? bias->values.data() : nullptr;
+  kernels_.linear->matmul(weight.only(), op_.src->activations(version_), r.row_begin, r.row_end, r.tile_begin,
+                          r.tile_end, e, out, (r.tile_end - r.tile_begin) * kTile);
 }
 
 }  // namespace sf

@@ -29,8 +29,6 @@ struct Cut {
 double tile_nanoseconds(const PackedMatrix& m, int64_t rows);
 double chunk_budget(double total_ns, int threads);
 
-void multiply(const Kernels& k, const Product& p, const ActivationRows& a, const Rectangle& r);
-
 class ProductStage : public Stage {
  public:
   ProductStage(const Kernels& kernels, RowBuffer& src) : kernels_(kernels), src_(src) {}
@@ -49,21 +47,32 @@ class ProductStage : public Stage {
   std::vector<Cut> cuts_;
 };
 
-// act(gate) * up, tile by tile beside the two products, quantised at once where the next product wants it so.
+// act(gate) * up of two products that nobody else reads: they stay in the cache, and where only products of quantised
+// weights read the result, so does its float form.
+struct GatedOp {
+  RowBuffer* src;
+  std::shared_ptr<Matrices> gate, up;
+  std::shared_ptr<Vector> gate_bias, up_bias;  // may be null
+  RowBuffer* out;
+  Act act;
+  bool quantise, floats;  // which forms of the result are wanted
+};
+
 class GatedStage : public Stage {
  public:
-  GatedStage(const Kernels& kernels, RowBuffer& src, Product gate, Product up, RowBuffer& out, Act act, bool quantise);
+  GatedStage(Runtime& runtime, GatedOp op);
   int chunks(const Step& step, int threads) override;
   void run(const Step& step, int chunk, int worker) noexcept override;
 
  private:
+  void run_part(const Rectangle& r, float* scratch) const;
+  void multiply(const Matrices& weight, const Vector* bias, const Rectangle& r, float* out) const;
+
   const Kernels& kernels_;
-  RowBuffer& src_;
-  uint64_t version_ = 0;  // of the rows in src_
-  Product gate_, up_;
-  RowBuffer& out_;
-  const Act act_;
-  const bool quantise_;
+  Workspace& workspace_;
+  const GatedOp op_;
+  uint64_t version_ = 0;  // of the rows in src
+  int64_t unit_ = 1;      // tiles that stay together
   Cut cut_;
 };
 

@@ -23,10 +23,13 @@ Kernels find_kernels(const std::string& isa);  // throws std::invalid_argument w
 // A number that no rows had before (ActivationRows::version).
 uint64_t next_rows_version();
 
-// Memory of attention, shared by all its stages: one runs at a time.
-struct AttendWorkspace {
-  std::vector<std::vector<float>> scratch;  // by worker
-  std::vector<float> records;               // partial results of split tasks
+// Memory that stages share, because one runs at a time. Sized when a stage is made or its chunks are counted.
+struct Workspace {
+  std::vector<std::vector<float>> scratch;  // by worker, for one chunk
+  std::vector<float> records;               // partial results of attention's split tasks
+  void reserve_scratch(size_t floats) {
+    for (auto& s : scratch) s.resize(s.size() < floats ? floats : s.size());
+  }
 };
 
 // Seconds that steps and draws have spent in native code, and then waited for the GIL to go back to Python.
@@ -37,11 +40,11 @@ struct NativeTime {
 class Runtime : public std::enable_shared_from_this<Runtime> {
  public:
   Runtime(const std::string& isa, int threads) : kernels(find_kernels(isa)), pool(threads) {
-    attend.scratch.resize(size_t(threads));
+    workspace.scratch.resize(size_t(threads));
   }
   const Kernels kernels;
   ThreadPool pool;  // runs one job at a time: executors of one runtime belong to one thread
-  AttendWorkspace attend;
+  Workspace workspace;
   NativeTime time;  // written with the GIL held
 };
 

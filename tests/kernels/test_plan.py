@@ -20,7 +20,7 @@ from surefoot.kernels.cpu.plan import (
 )
 from surefoot.kernels.errors import ConfigError
 from surefoot.kernels.formats import WeightType
-from surefoot.kernels.program import Activation, Add, Buffer, Gate, Linear, Op, Program, Rows, Weight
+from surefoot.kernels.program import Activation, Add, Buffer, Embed, Gate, Linear, Op, Program, Rows, Tap, Weight
 
 
 def names(stages: Sequence[Stage]) -> list[str]:
@@ -33,7 +33,8 @@ def names(stages: Sequence[Stage]) -> list[str]:
             case ProductStage():
                 found.append(f"{len(stage.products)} products")
             case GatedStage():
-                found.append("gated, quantised" if stage.quantise else "gated")
+                forms = {(False, True): "gated", (True, False): "gated, quantised", (True, True): "gated, both forms"}
+                found.append(forms[stage.quantise, stage.floats])
             case AttendStage():
                 found.append("attend, quantised" if stage.quantise else "attend")
             case ExpertStage():
@@ -123,6 +124,44 @@ def test_a_gate_joins_only_its_own_two_products() -> None:
     ]
     assert stages_of(Linear(A, X, w), Linear(C, X, w), gate) == ["Quantise", "2 products", "Gate"]
     assert stages_of(Linear(A, X, w, None, A), Linear(B, X, w), gate) == ["Quantise", "2 products", "Gate"]
+    other = weight(HIDDEN, kind=WeightType.Q4_0)
+    assert stages_of(Linear(A, X, w), Linear(B, X, other), gate) == ["Quantise", "2 products", "Gate"]
+
+
+def test_a_gate_does_not_overwrite_the_rows_that_its_products_still_read() -> None:
+    """Its chunks run side by side: one must not write what another has yet to read."""
+    w = weight(HIDDEN)
+    assert stages_of(Linear(A, X, w), Linear(B, X, w), Gate(X, A, B, Activation.SILU)) == [
+        "Quantise",
+        "2 products",
+        "Gate",
+    ]
+
+
+def test_a_gates_products_are_kept_where_something_reads_them() -> None:
+    w = weight(HIDDEN)
+    products, gate = (Linear(A, X, w), Linear(B, X, w)), Gate(A, A, B, Activation.SILU)
+    apart, joined = ["Quantise", "2 products", "Gate"], ["Quantise", "gated"]
+    assert stages_of(*products, gate, Add(X, A, B)) == [*apart[:2], "Gate+Add"]
+    assert stages_of(*products, gate, Add(B, A, A), Add(X, A, B)) == [*joined, "Add+Add"]
+    assert stages_of(*products, Gate(C, A, B, Activation.SILU), Linear(X, A, w)) == [
+        *apart[:2],
+        "Gate+Quantise",
+        "1 products",
+    ]
+    assert stages_of(*products, gate, Linear(C, A, w), Tap("gated", A)) == [
+        "Quantise",
+        "gated, both forms",
+        "1 products",
+        "Tap",
+    ]
+    assert stages_of(*products, gate, Linear(C, A, w, None, A)) == ["Quantise", "gated, both forms", "1 products"]
+    assert stages_of(*products, gate, Linear(C, A, w), Embed(A, w), Tap("other", A)) == [
+        "Quantise",
+        "gated, quantised",
+        "1 products",
+        "Embed+Tap",
+    ]
 
 
 def test_a_product_cannot_overwrite_its_input() -> None:

@@ -115,7 +115,7 @@ void add_values(const Tile& tile, const Vectors& v, const float (&weights)[N][kB
 template <int N, class Tile>
 void add_all_values(const Tile& tile, const Vectors& v, const float (&weights)[N][kBlock], int64_t value_dim, int lo,
                     int hi) {
-  constexpr int C = N == 1 ? 4 : N <= 3 ? 2 : 1;  // enough independent sums to hide the latency of one
+  constexpr int C = N == 1 ? 4 : 2;  // enough independent sums to hide the latency of one
   int64_t c = 0;
   for (; c + 16 * C <= round16(value_dim); c += 16 * C) add_values<N, C>(tile, v, weights, lo, hi, c);
   for (; c < value_dim; c += 16) add_values<N, 1>(tile, v, weights, lo, hi, c);

@@ -63,10 +63,11 @@ template <Format F> struct Packed {
   }
   void end_group() { scale_group += layout.scale_bytes; }
   void end_block() { codes += layout.code_bytes(); }
-  // In bursts of about 2 KiB, which the memory serves better than a line now and then.
-  void prefetch_ahead() {
+  // In bursts of about 2 KiB, which the memory serves better than a line now and then. With many rows the arithmetic
+  // takes longer than the memory and a burst would hold up the loads behind it: evenly.
+  template <int R> void prefetch_ahead() {
     constexpr int block_bytes = layout.code_bytes() + layout.scale_bytes / group;
-    constexpr int burst = block_bytes <= 300 ? 8 : block_bytes <= 600 ? 4 : 2;  // blocks
+    constexpr int burst = R >= 6 ? 1 : block_bytes <= 300 ? 8 : block_bytes <= 600 ? 4 : 2;  // blocks
     if (blocks_read++ % burst != 0 || ahead >= end) return;
     for (int i = 0; i < burst * block_bytes; i += 64) prefetch(ahead + i);
     ahead += burst * block_bytes;

@@ -77,7 +77,7 @@ void tile_rows(const uint8_t* tile, const uint8_t* end, int64_t in, const RowPan
     for (int64_t g = in / (32 * Source::group); g > 0; --g) {
       source.begin_group();
       for (int j = 0; j < Source::group; ++j) {
-        source.prefetch_ahead();
+        source.template prefetch_ahead<R>();
         tile_block<Source, R>(source, source.scales(j), rows, y);
         source.end_block();
         rows.next();
