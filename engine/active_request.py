@@ -21,6 +21,7 @@ class ActiveRequest(Sequence):
         "constrained",
         "draw",
         "first_row_at",
+        "first_token_at",
         "generation",
         "last_token_at",
         "pooler",
@@ -65,7 +66,18 @@ class ActiveRequest(Sequence):
         self.prompt_draws: list[Draw | None] = [None] * self.num_prompt if scores_prompt else []
         self.submitted_at = submitted_at
         self.first_row_at = 0.0  # monotonic seconds; 0: no row has been scheduled yet
+        self.first_token_at = 0.0  # 0: no token has been drawn yet
         self.last_token_at = 0.0  # 0: no token has been drawn yet
+
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds from submission to the first scheduled row."""
+        return self.first_row_at - self.submitted_at if self.first_row_at else None
+
+    @property
+    def first_token_s(self) -> float | None:
+        """Seconds from submission to the first token."""
+        return self.first_token_at - self.submitted_at if self.first_token_at else None
 
     @property
     def request_id(self) -> str:

@@ -287,6 +287,7 @@ class EngineCore:
         if request.last_token_at:
             self.metrics.inter_token.observe((now - request.last_token_at) / count, count)
         else:
+            request.first_token_at = now
             self.metrics.first_token.observe(now - request.submitted_at)
             if count > 1:
                 self.metrics.inter_token.observe(0.0, count - 1)
@@ -347,6 +348,8 @@ class EngineCore:
         tracked = self.speculation.release(request)
         if tracked is not None and output.finish is not None:
             self._report(request, tracked, output)
+        if output.finish is not None:
+            output.finish = replace(output.finish, queue_s=request.queue_s, first_token_s=request.first_token_s)
         self._post(request.submission, output, request.submitted_at)
 
     def _report(self, request: ActiveRequest, tracked: Tracked, output: Output) -> None:

@@ -66,6 +66,8 @@ class Finish:
     cached_tokens: int = 0  # of the prompt, taken from the prefix cache
     completion_tokens: int = 0  # every token drawn and kept, the stop token included
     speculation: Mapping[str, object] | None = None  # what it did, if the request asked for a report
+    queue_s: float | None = None  # from submission to its first row; None: it had none
+    first_token_s: float | None = None  # from submission to its first token; None: it had none
 
 
 @dataclass(slots=True)

@@ -57,9 +57,15 @@ def create_app(service: Service) -> FastAPI:
             await asyncio.to_thread(service.engine.stop)
             service.bridge.detach()
             service.prompter.close()
+            if service.tracing is not None:
+                await asyncio.to_thread(service.tracing.close)
 
     app = FastAPI(title="Surefoot", lifespan=lifespan, redirect_slashes=False, docs_url=None, redoc_url=None)
     app.state.service = service
+    if service.tracing is not None:
+        from .tracing import TracedRequests
+
+        app.add_middleware(TracedRequests, tracing=service.tracing)
     app.add_middleware(CrossOrigin, origins=service.settings.cors_origins, local=service.is_local)
     app.add_middleware(AccessLog, metrics=service.metrics)
     install_error_handlers(app)

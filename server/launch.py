@@ -4,25 +4,39 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..engine.config import EngineConfig
 from ..engine.opening import OpenedModel, open_engine
+from ..kernels.errors import StartError
 from .embedding import embedding_model
 from .service import ServedModel, Service
 from .settings import EngineSettings, Settings
+
+if TYPE_CHECKING:
+    from .tracing import Tracing
 
 
 def launch(settings: Settings, path: Path) -> tuple[Service, list[str]]:
     """The service over a model file, and what to tell the operator about it. Raises StartError."""
     asked = settings.engine
+    tracing = _tracing() if settings.http.otel else None
     opened = open_engine(
         path, _engine_config(asked), kv_type=asked.kv_type, backend=asked.backend, threads=asked.threads
     )
-    service = assemble(opened, settings, path)
+    service = assemble(opened, settings, path, tracing)
     return service, _banner(path, service.model, opened, asked.threads)
 
 
-def assemble(opened: OpenedModel, settings: Settings, path: Path) -> Service:
+def _tracing() -> Tracing:
+    try:
+        from .tracing import otlp_tracing
+    except ModuleNotFoundError as error:
+        raise StartError(f"--otel needs {error.name}, which is not installed: pip install 'surefoot[otel]'") from None
+    return otlp_tracing()
+
+
+def assemble(opened: OpenedModel, settings: Settings, path: Path, tracing: Tracing | None = None) -> Service:
     """The service over an opened model."""
     model, engine = opened.model, opened.engine
     served = ServedModel(
@@ -39,7 +53,7 @@ def assemble(opened: OpenedModel, settings: Settings, path: Path) -> Service:
         max_requests=config.max_running + config.max_waiting,
         embeddings_at_once=max(1, config.max_running // 2),  # the other half stays for those that wait for an answer
     )
-    return Service(served, engine, http)
+    return Service(served, engine, http, tracing)
 
 
 def _engine_config(asked: EngineSettings) -> EngineConfig:

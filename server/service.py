@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 
@@ -20,6 +21,9 @@ from .prompts import Prompter
 from .responses.store import ResponseStore
 from .settings import HttpSettings
 from .tenants import Gate
+
+if TYPE_CHECKING:  # an extra, which need not be installed
+    from .tracing import Tracing
 
 _BODIES_AT_ONCE = 8  # of the largest size
 
@@ -54,10 +58,13 @@ class ServedModel:
 class Service:
     """The parts a route works with."""
 
-    def __init__(self, model: ServedModel, engine: Engine, settings: HttpSettings) -> None:
+    def __init__(
+        self, model: ServedModel, engine: Engine, settings: HttpSettings, tracing: Tracing | None = None
+    ) -> None:
         self.model = model
         self.engine = engine
         self.settings = settings
+        self.tracing = tracing  # None: nothing of it runs
         self.gate = Gate(settings.api_keys, settings.admin_key, settings.key_limits)
         self.metrics = HttpMetrics(engine.registry)
         template, tokenizer = model.template, model.tokenizer

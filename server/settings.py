@@ -62,6 +62,7 @@ class HttpSettings:
     tool_parser: str | None = None  # None: the one that the chat template teaches
     embeddings_at_once: int = 8  # inputs of one request that are in the engine at the same time
     times: ReplyTimes = field(default_factory=ReplyTimes)
+    otel: bool = False  # send OpenTelemetry traces
 
     @property
     def is_loopback(self) -> bool:
@@ -217,6 +218,9 @@ KeyAtOnce = Annotated[
 KeyPerMinute = Annotated[
     int | None,
     typer.Option("--key-per-minute", envvar="SUREFOOT_KEY_PER_MINUTE", min=1, help="Requests of one key per minute."),
+]
+Otel = Annotated[
+    bool, typer.Option("--otel", envvar="SUREFOOT_OTEL", help="Send OpenTelemetry traces; OTEL_* variables say where.")
 ]
 CorsOrigin = Annotated[
     list[str] | None,
