@@ -60,6 +60,7 @@ def _server_state(service: Service) -> dict[str, object]:
         "draining": bridge.draining,
         "requests": bridge.num_running,
         "max_requests": bridge.max_requests,
+        **service.responses.state(),
     }
 
 

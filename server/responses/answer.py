@@ -110,7 +110,8 @@ class ResponseAnswer:
 
     def feed(self, index: int, output: Output) -> list[Chunk]:
         """See Answer.feed."""
-        self._token_ids += output.token_ids
+        if self._asked.return_token_ids:
+            self._token_ids += output.token_ids
         reason = None if output.finish is None else finish_reason(output.finish)
         events: list[Json] = []
         for event, draws in self._reader.feed(output):

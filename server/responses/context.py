@@ -73,7 +73,7 @@ def _resolved(reference: ItemReference, shelf: Shelf) -> Item:
 
 
 def _unknown(kind: str, name: str, param: str | None, code: str) -> RequestError:
-    reasons = "it was not stored, was deleted, or had to make room for later ones"
+    reasons = "it was not stored, has not ended, was deleted, or had to make room for later ones"
     return RequestError(f"There is no {kind} with id '{name[:80]}': {reasons}", param=param, code=code, status=404)
 
 

@@ -31,7 +31,7 @@ class AnswerReader:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._end = 0  # characters up to the end of the last token
         self._starts: list[int] = []  # of the tokens that may belong to the reasoning
-        self._num_reasoning: int | None = None  # None: some of it may still come
+        self._num_reasoning = 0 if reader.reasoning_end == 0 else None  # None: some of it may still come
         self._length = 0  # characters that have come
         self._text = ""  # those of them that are not read yet: their tokens are not complete
         self._read_upto = 0
@@ -62,6 +62,8 @@ class AnswerReader:
         return found
 
     def _add_tokens(self, output: Output) -> None:
+        if not self._with_draws and self._num_reasoning is not None:
+            return  # nobody asks where they lie
         for index, token_id in enumerate(output.token_ids):
             start = self._end
             data = self._tokenizer.token_bytes(token_id, special=token_id in self._visible_ids)

@@ -146,6 +146,11 @@ class ResponseStore:
         self._max_count = max(max_count // num_tenants, 1)
         self._shelves: dict[bytes, Shelf] = {}
 
+    def state(self) -> dict[str, int]:
+        """What is kept, of all tenants."""
+        shelves = self._shelves.values()
+        return {"stored_responses": sum(map(len, shelves)), "stored_bytes": sum(shelf.num_bytes for shelf in shelves)}
+
     def shelf(self, tenant: Tenant) -> Shelf:
         """The tenant's responses."""
         if tenant.salt not in self._shelves:

@@ -65,6 +65,8 @@ BAD: list[tuple[str, bytes]] = [
     ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}'),
     ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "guided_regex": "a"}'),
     ("/v1/completions", b'{"prompt": [999999999]}'),
+    ("/v1/responses", b'{"input": "x", "previous_response_id": "resp_nope"}'),
+    ("/v1/responses", b'{"input": [{"type": "computer_call"}]}'),
     ("/v1/completions", b'{"prompt": "x", "logit_bias": {"AI": -100}}'),
     ("/v1/completions", b"[" * 5000 + b"]" * 5000),
     ("/v1/nothing", b"{}"),
@@ -92,11 +94,18 @@ def _requests() -> list[tuple[str, dict[str, Any]]]:
     cases += [_chat("Write fibonacci in Python.", repetition_penalty=1.1, min_tokens=10, max_tokens=50)]
     text = {"temperature": 0, "max_tokens": 30, "return_token_ids": True}
     cases += [("/v1/completions", {"prompt": f"def add_{n}(a, b):", **text}) for n in range(3)]
+    said = {"temperature": 0, "max_output_tokens": 30, "return_token_ids": True, "instructions": "Be brief."}
+    cases += [("/v1/responses", {"input": f"Name a town in {land}.", **said}) for land in ("Peru", "Chad")]
+    tool = {"type": "function", **WEATHER["function"]}
+    cases += [("/v1/responses", {"input": "Weather in Rome?", "tools": [tool], "tool_choice": "required", **said})]
     return cases
 
 
 def _told(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
     """What a client learned, ids of calls aside, which are random."""
+    if answer.get("object") == "response":
+        texts = [item.get("content", [{}])[0].get("text", item.get("arguments")) for item in answer["output"]]
+        return [(answer["token_ids"], texts, answer["status"])]
     told: list[tuple[Any, ...]] = []
     for choice in sorted(answer["choices"], key=lambda choice: choice["index"]):
         message = choice.get("message", {"content": choice.get("text")})
@@ -108,6 +117,10 @@ def _told(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
 def _told_by_stream(events: str) -> list[list[int]]:
     """Token ids by choice: what every stream carries, whatever its chunks are."""
     ids: dict[int, list[int]] = {}
+    if events.startswith("event: response.created"):
+        last = json.loads(events.split("data: ")[-1])
+        assert last["type"] in ("response.completed", "response.incomplete"), events[-500:]
+        return [last["response"]["token_ids"]]
     ended = False
     for line in events.splitlines():
         assert not line.startswith("event: error"), events[-500:]
@@ -197,7 +210,7 @@ class Soak:
 
 @pytest.mark.skipif(not QWEN.exists(), reason=f"needs {QWEN.name}; tests/fetch_real_models.py fetches it")
 def test_everything_at_once(served: Any, eventually: Any) -> None:
-    server = served(QWEN, 48 * MIB, "--max-running", "12")
+    server = served(QWEN, 48 * MIB, "--max-running", "12", "--response-store", "1MiB")
     soak = Soak(server, seed=int(os.environ.get("SUREFOOT_SOAK_SEED", "1")))
     asyncio.run(soak.learn())
     asyncio.run(soak.run(SECONDS / 4))  # touches what is allocated once

@@ -82,7 +82,7 @@ def test_a_streamed_call(client: openai.OpenAI) -> None:
     model = client.models.list().data[0].id
     with client.responses.stream(model=model, temperature=0, max_output_tokens=100, **fields) as stream:
         snapshots = [event.snapshot for event in stream if event.type == "response.function_call_arguments.delta"]
-        final = stream.get_final_response()
+        final: Any = stream.get_final_response()
     assert json.loads(snapshots[-1]) == final.output[0].parsed_arguments == {"n1": 2, "n2": 2}
 
 

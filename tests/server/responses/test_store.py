@@ -81,8 +81,7 @@ def test_what_is_not_to_be_stored_is_not(start: Any) -> None:
             client.responses.retrieve(answer.id)
         with pytest.raises(openai.NotFoundError) as caught:
             client.responses.create(**ask(previous_response_id=answer.id))
-    assert caught.value.body["code"] == "previous_response_not_found"
-    assert caught.value.body["param"] == "previous_response_id"
+    assert (caught.value.code, caught.value.param) == ("previous_response_not_found", "previous_response_id")
     assert len(live.engine.submissions) == 1
 
 
@@ -184,7 +183,16 @@ def test_references_to_items(start: Any) -> None:
         assert prompt_of(live) == "user:a\nassistant:Hello, world!\nuser:b\nassistant:"
         with pytest.raises(openai.NotFoundError) as caught:
             client.responses.create(**ask(input=[{"type": "item_reference", "id": "msg_nope"}]))
-    assert (caught.value.body["param"], caught.value.body["code"]) == ("input", "item_not_found")
+    assert (caught.value.param, caught.value.code) == ("input", "item_not_found")
+
+
+def test_the_state_says_how_much_is_kept(start: Any) -> None:
+    with start().http() as http:
+        for kept in (0, 1):
+            state = http.get("/admin/state").json()["server"]
+            assert state["stored_responses"] == kept
+            assert (state["stored_bytes"] > 1000) == bool(kept)
+            http.post("/v1/responses", json=ask())
 
 
 # The shelf
