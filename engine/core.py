@@ -232,8 +232,7 @@ class EngineCore:
                 request.pooler.feed(self.runner.rows(HIDDEN, number, rows.num_rows), rows.start)
             draws = rows.draws
             if draws and request.generates:
-                if request.constrained is not None and request.constrained.fault is not None:
-                    self._fail(request, request.constrained.fault)
+                if request.constrained is not None and self._ended_by_grammar(request, request.constrained):
                     continue
                 draw = request.draw
                 draw.first_row = first + rows.num_logits - 1
@@ -327,6 +326,18 @@ class EngineCore:
             self.metrics.embedding_tokens += request.num_prompt
         output.finish = request.generation.finish(reason)
         self._end(request, output)
+
+    def _ended_by_grammar(self, request: ActiveRequest, answer: ConstrainedAnswer) -> bool:
+        """Whether nothing is to be drawn: the grammar gave up, or only an empty answer matches it."""
+        if answer.fault is not None:
+            self._fail(request, answer.fault)
+        elif answer.matcher.complete:
+            _, output = request.generation.accept(())
+            request.generation.end(FinishReason.STOP, output)
+            self._end(request, output)
+        else:
+            return False
+        return True
 
     # --- endings ---------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ class AnswerMatcher:
         began = time.thread_time()
         matcher.unsafe_compute_mask_ptr(base, stride)
         self._check()
+        self.complete = not self._committed and self._only_ends(self._masks[0])
         rows = 1
         for draft in drafts if self._looks_ahead else ():
             if not self._advance(draft):
@@ -142,6 +143,12 @@ class AnswerMatcher:
             self._masks = np.zeros((max(rows, 2 * len(self._masks)), self._grammar.vocabulary.num_words), np.uint32)
             self._base = self._masks.ctypes.data
         return self._base
+
+    def _only_ends(self, mask: NDArray[np.uint32]) -> bool:
+        """Whether a mask allows no token but those that end the answer."""
+        others = mask.copy()
+        self._forbid_ends(others[np.newaxis])
+        return not others.any()
 
     def _forbid_ends(self, masks: NDArray[np.uint32]) -> None:
         for token in self._ends:

@@ -283,3 +283,24 @@ def test_native_sampling_under_masks(name: str, temperature: float) -> None:
             assert list(json.loads(answer.text)) == ["name", "age", "tags"]
             valid += 1
     assert valid >= 3
+
+
+@pytest.mark.parametrize(
+    "held", [{}, {"ignore_eos": True}, {"min_tokens": 3}, {"ignore_eos": True, "min_tokens": 3}], ids=str
+)
+@pytest.mark.parametrize("constraint", [Constraint.choice([""], "p"), Constraint.gbnf('root ::= ""', "p")])
+def test_an_answer_that_may_only_be_empty_ends_before_a_token(constraint: Constraint, held: dict[str, object]) -> None:
+    """Also where no end may be drawn: there is nothing else to draw."""
+    engine = drive()
+    answer = engine.one(prompt(), asked(constraint, num_logprobs=1, prompt_logprobs=0, **held))
+    assert (answer.text, answer.token_ids, answer.draws) == ("", [], [])
+    assert (answer.done.reason, answer.done.error, answer.done.completion_tokens) == (FinishReason.STOP, None, 0)
+    assert answer.prompt_draws is not None and len(answer.prompt_draws) == len(prompt())
+
+
+@pytest.mark.parametrize("held", [{"ignore_eos": True}, {"min_tokens": 3}, {"min_tokens": 9}], ids=str)
+@pytest.mark.parametrize("pattern", ["(ab)?", "a{0,3}", "a|aaaa|", "yes"])
+def test_a_complete_answer_ends_whatever_holds_ends_back(pattern: str, held: dict[str, object]) -> None:
+    answer = drive().one(prompt(), asked(Constraint.regex(pattern, "p"), max_tokens=20, **held))
+    assert answer.done.reason is FinishReason.STOP, answer.done
+    assert answer.text and re.fullmatch(pattern, answer.text)
