@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -27,7 +28,7 @@ from ..structured import format_constraint
 
 router = APIRouter()
 
-_PARAMS = {"messages": "input", "reasoning_effort": "reasoning.effort"}  # names of the chat machinery, and ours
+_PARAMS = {"messages": "input", "reasoning_effort": "reasoning.effort"}  # what chat calls a field, and what we do
 _MAX_LISTED = 100
 
 
@@ -58,16 +59,37 @@ async def create_response(request: Request) -> Response:
     return await reply(request, generation, answer, bool(asked.stream), service.settings.times)
 
 
-async def _conversation(service: Service, context: Context, asked: ResponseRequest) -> tuple[Conversation, int]:
-    """The conversation and the most tokens of the answer."""
-    try:
+@router.post("/v1/responses/input_tokens", openapi_extra=takes(ResponseRequest))
+async def count_input_tokens(request: Request) -> Response:
+    """How many tokens the input of a request would have."""
+    service = service_of(request)
+    tenant = service.gate.tenant(request)
+    asked = await service.read(request, ResponseRequest)
+    service.model.check(asked.model)
+    context = context_of(asked, service.responses.shelf(tenant))
+    with _our_names():
         messages = await service.prompter.run(context.messages)
-        wanted = format_constraint(asked.text_config().format, "text.format")
-        talk = await prepared(service, messages, asked, answer=wanted, reasoning_limit=asked.reasoning_limit())
-        return talk, service.prompter.answer_limit(talk.prompt, asked.max_output_tokens, None, "input")
+        prompt = await service.prompter.from_messages(messages, asked)
+    return json_response({"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)})
+
+
+@contextmanager
+def _our_names() -> Generator[None]:
+    """Errors of the chat machinery name the fields that responses have."""
+    try:
+        yield
     except RequestError as error:
         error.param = _PARAMS.get(error.param or "", error.param)
         raise
+
+
+async def _conversation(service: Service, context: Context, asked: ResponseRequest) -> tuple[Conversation, int]:
+    """The conversation and the most tokens of the answer."""
+    wanted = format_constraint(asked.text_config().format, "text.format")
+    with _our_names():
+        messages = await service.prompter.run(context.messages)
+        talk = await prepared(service, messages, asked, answer=wanted, reasoning_limit=asked.reasoning_limit())
+        return talk, service.prompter.answer_limit(talk.prompt, asked.max_output_tokens, None, "input")
 
 
 def _choice(service: Service, talk: Conversation, asked: ResponseRequest, seed: int, limit: int) -> Choice:

@@ -321,6 +321,7 @@ def test_the_document_knows_the_routes(plain: Any) -> None:
     paths = {path: set(methods) for path, methods in document["paths"].items() if path.startswith("/v1/responses")}
     assert paths == {
         "/v1/responses": {"post"},
+        "/v1/responses/input_tokens": {"post"},
         "/v1/responses/{response_id}": {"get", "delete"},
         "/v1/responses/{response_id}/cancel": {"post"},
         "/v1/responses/{response_id}/input_items": {"get"},
@@ -331,3 +332,17 @@ def test_the_document_knows_the_routes(plain: Any) -> None:
 def test_a_wrong_model_is_not_found(plain: Any) -> None:
     with plain.client() as client, pytest.raises(openai.NotFoundError, match="nope"):
         client.responses.create(model="nope", input="hi")
+
+
+def test_input_tokens_are_counted_before_they_are_sent(start: Any) -> None:
+    live = start()
+    with live.client() as client:
+        first = client.responses.create(**ask())
+        fields: Any = {"input": "and?", "instructions": "Be brief.", "previous_response_id": first.id}
+        counted = client.responses.input_tokens.count(model="tiny", **fields)
+        assert counted.object == "response.input_tokens"
+        assert counted.input_tokens == client.responses.create(**ask(**fields)).usage.input_tokens
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.responses.input_tokens.count(model="tiny", input="reject me")
+    assert caught.value.param == "input"
+    assert len(live.engine.submissions) == 2
