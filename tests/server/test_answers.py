@@ -24,6 +24,10 @@ PROMPT = Prompt([65, 66], "AB")
 
 class Bytes:
     vocab_size = 256
+    special_ids: frozenset[int] = frozenset()
+
+    def prefixed_token(self, ids: Any) -> None:
+        return None
 
     def token_bytes(self, token_id: int, *, special: bool) -> bytes:
         return bytes([token_id])

@@ -39,7 +39,6 @@ def http(plain: Any) -> Any:
         ("guided_json", {"type": "object"}),
         ("guided_regex", "a+"),
         ("use_beam_search", True),
-        ("prompt_logprobs", 1),
         ("bad_words", ["x"]),
         ("logits_processors", ["x"]),
         ("allowed_token_ids", list(range(2000))),
