@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from typing import TypeAlias
@@ -45,6 +46,10 @@ Entries: TypeAlias = SequenceOf[Rows[ActiveRequest]]
 Drafts: TypeAlias = SequenceOf[SequenceOf[int]]
 
 
+def _keep() -> None:
+    """Whoever drives the core looks into the outbox."""
+
+
 def server_error(message: str) -> RequestError:
     """A fault that is not the user's."""
     return RequestError(message, status=500, kind="server_error", code="engine_fault")
@@ -60,6 +65,7 @@ class EngineCore:
         self.cost: CostCurve = resources.cost
         self.requests: dict[str, ActiveRequest] = {}
         self.outbox: list[tuple[Submission, Output]] = []
+        self.hand_out: Callable[[], None] = _keep  # empties the outbox
         self.session = resources.make_speculation()
         self.speculation: StepSpeculation = self.session  # what steps call
         self.solo: str | None = None  # the request whose prefill is all that the running step does
@@ -147,8 +153,11 @@ class EngineCore:
     # --- one step --------------------------------------------------------------------------------------------------
 
     def step(self) -> str | None:
-        """Runs one step, if there is work, and collects what it gave in `outbox`. Returns the step's kind."""
+        """Runs one step, if there is work, and collects what it gave in `outbox`, which it has emptied before. Returns
+        the step's kind."""
         speculation, scheduler = self.speculation, self.scheduler
+        if self.outbox and self._may_be_slow():
+            self.hand_out()
         speculation.prepare(scheduler.running, bool(scheduler.waiting))
         prescribe(scheduler.running, self.session.arming.verifies_certain)
         plan = scheduler.schedule()
@@ -162,12 +171,20 @@ class EngineCore:
             self._note_first_rows(entries, started)
             if len(entries) == 1:
                 self.solo = entries[0].sequence.submission.request_id
+        if self.outbox:
+            self.hand_out()  # who is woken by it needs the GIL, and gets it now
         self._run(entries, drafts, may_retry=True)
         self.solo = None
         kind = plan.kind
         self._book(plan, kind, num_rows, time.monotonic() - started)
         speculation.finish(len(entries), num_rows, plan.num_prefill_rows)
         return kind
+
+    def _may_be_slow(self) -> bool:
+        """Whether drafters or grammars may work before the step: more than the outputs of the last one should wait."""
+        running = self.scheduler.running
+        alone = len(running) <= self.session.arming.policy.max_batch
+        return alone or any(request.constrained is not None for request in running)
 
     def _note_first_rows(self, entries: Entries, now: float) -> None:
         for rows in entries:

@@ -64,6 +64,7 @@ class Engine:
         self._resources: Resources = allocate(model, backend, self.config)
         self.metrics = Metrics(self.registry, self._levels)
         self._core = EngineCore(self._resources, self.metrics)
+        self._core.hand_out = self._deliver
         self._grammars = grammars or Grammars(model.tokenizer, model.program.vocab_size)
         SpeculationMetrics(self.registry, self._core.session)
         GrammarMetrics(self.registry, self._grammars.counts, self._grammars.kept)
@@ -339,14 +340,14 @@ class Engine:
         while not inbox.empty():
             inbox.get()()
         kind = core.step() if core.has_work else None
-        if core.outbox:
-            self._deliver()
+        if core.outbox and (kind is None or not core.has_work):
+            self._deliver()  # else they go out as the next step starts, when nobody waits for the GIL
         if kind is not None:
             self._progress_at = now = time.monotonic()
             self.metrics.turn_seconds[kind].add(now - began, native, backend.native_time)
 
     def _deliver(self) -> None:
-        """Hands out what the step gave, in order, and closes the books of what ended."""
+        """Hands out what steps gave, in order, and closes the books of what ended."""
         outbox: Sequence[tuple[Submission, Output]] = self._core.outbox
         self._core.outbox = []
         for submission, output in outbox:

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 CATCH_UP_SECONDS = 0.005  # a piece of reading between two steps
 PAID_CATCH_UP_SECONDS = 0.05  # where reading is a step of another model, worth nothing in smaller pieces
 IDLE_SECONDS = 0.05  # between two steps: the next one runs on a machine that has gone to sleep
+PRICED_EVERY = 8  # of steps in a row in which nobody may speculate
 NO_DRAFTS: tuple[Sequence[int], ...] = ()
 
 Asked: TypeAlias = tuple[int, SpeculativeSequence, Armed]  # number of the entry, its sequence, whom to ask
@@ -61,11 +62,10 @@ class SpeculationSession:
         self._situation = Situation(0, 0)
         self._outcomes: list[Outcome] = []
         self._record = StepRecord(0.0, 0, 0, 0, 0, self._outcomes)
-        self._eligible = False
-        self._verified = False
+        self._eligible = self._verified = False
         self._certain = 0  # tokens that a grammar prescribed, in the running step
-        self._tokens = 0
-        self._began = 0.0
+        self._tokens, self._began = 0, 0.0
+        self._shared = 0  # steps in a row in which nobody could speculate
         self._finished = clock()
         self._last_kind = "plain"
 
@@ -375,8 +375,11 @@ class SpeculationSession:
         record.after_idle = self._began - self._finished > IDLE_SECONDS
         self._finished = now
         kind = "verify" if self._verified else "prescribed" if self._certain else kind_of(self._outcomes)
-        if kind != "prescribed":  # tokens that were no draft's merit: neither a plain step nor a speculative one
-            self.arming.governor.record(record)
+        self._shared = 0 if self._eligible else self._shared + 1
+        if kind != "prescribed" and (prefill_rows or self._shared % PRICED_EVERY == 0):
+            self.arming.governor.record(
+                record
+            )  # not prescribed tokens: no draft's merit; shared steps only have prices
         if not prefill_rows:
             self.counts.parks += kind == "parked" and self._last_kind == "verify"
             self._last_kind = kind
