@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from ...kernels.errors import RequestError
@@ -71,6 +72,12 @@ async def count_input_tokens(request: Request) -> Response:
         messages = await service.prompter.run(context.messages)
         prompt = await service.prompter.from_messages(messages, asked)
     return json_response({"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)})
+
+
+@router.api_route("/v1/responses/input_tokens", methods=["GET", "DELETE"], include_in_schema=False)
+async def refuse_input_tokens(request: Request) -> Response:
+    """It is no response's id, as which the routes below would take it."""
+    raise HTTPException(405, headers={"Allow": "POST"})
 
 
 @contextmanager
