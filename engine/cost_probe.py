@@ -23,14 +23,16 @@ from .scheduler import StepLimits
 from .sequence import Rows, Sequence
 
 POINTS = (  # by importance, (rows, all of them want logits): the time may not suffice for all
-    *((8, True), (32, True), (64, False), (4, True), (16, True), (2, True), (16, False)),
+    *((8, True), (32, True), (4, True), (64, False), (16, True), (2, True), (16, False)),
     *((3, True), (6, True), (256, False), (12, True), (512, False)),
 )
-ALWAYS = 3  # points that are worth more than the time allowed: eight rows may be nearly free and 32 not at all
-WHOLE_STEPS = 24  # as many single-row steps in the time allowed mean: time the whole program
-DEPTH = 6  # a deeper copy has this part of the layers more than the shallow one
-TRIES = 2  # the faster one counts
-LONG_TRY = 0.03  # seconds after which a second try is not worth it
+ALWAYS = 4  # points that are worth more than the time allowed: eight rows may be nearly free and 32 not at all
+WHOLE_STEPS = 8  # as many single-row steps in the time allowed mean: time the whole program
+DEPTH = 4  # a deeper copy has this part of the layers more than the shallow one
+TRIES = 3  # the fastest one counts: other programs make steps slower, nothing makes them faster than they are
+SINGLE_TRIES = 5  # of the single row, which everything is compared with
+LONG_TRY = 0.1  # seconds after which no further try is worth it
+SUSPICIOUS = 1.1  # a point so far above the line through its neighbours is timed again: somebody may have disturbed it
 
 Measured: TypeAlias = tuple[dict[int, float], dict[int, float]]
 Timer: TypeAlias = Callable[[int, bool], float]  # (rows, all of them want logits) -> seconds
@@ -44,6 +46,18 @@ def shallow(program: Program, layers: int) -> Program | None:
     if len({after - before for before, after in pairwise(starts)}) != 1:
         return None
     return replace(program, ops=program.ops[: starts[0]] + program.ops[starts[-layers] :])
+
+
+def suspicious(points: Mapping[int, float]) -> list[int]:
+    """Row counts whose time lies well above the line through the times of their neighbours. More rows share more, until
+    arithmetic is all that is left: there is little reason for such a bend but a busy machine."""
+    rows = sorted(points)
+    found: list[int] = []
+    for before, count, after in zip(rows, rows[1:], rows[2:], strict=False):
+        share = (count - before) / (after - before)
+        if points[count] > SUSPICIOUS * (points[before] + share * (points[after] - points[before])):
+            found.append(count)
+    return found
 
 
 def num_layers(program: Program) -> int:
@@ -65,7 +79,7 @@ class CostProbe:
         the first points take."""
         self._step(runner, 1, True)  # faults pages in and wakes threads; says nothing about steps to come
         deadline = time.perf_counter() + seconds
-        single = self._time(runner, 1, True)
+        single = self._time(runner, 1, True, SINGLE_TRIES)
         decode, prefill = {1: single}, dict[int, float]()
         timer = partial(self._time, runner)
         if single * WHOLE_STEPS > seconds and time.perf_counter() < deadline:
@@ -76,6 +90,8 @@ class CostProbe:
             if rows > (min(largest, self._limits.max_logits_rows) if all_logits else largest):
                 continue
             (decode if all_logits else prefill)[rows] = timer(rows, all_logits)
+        for rows in suspicious(decode):
+            decode[rows] = min(decode[rows], timer(rows, True))
         return decode, prefill
 
     def _shallow_timer(self, program: Program, single: float) -> Timer | None:
@@ -103,14 +119,15 @@ class CostProbe:
         )
         return StepRunner(self._backend, executor)
 
-    def _time(self, runner: StepRunner, rows: int, all_logits: bool) -> float:
-        """The fastest of some tries; one, if that took long."""
-        best = float("inf")
-        for _ in range(TRIES):
+    def _time(self, runner: StepRunner, rows: int, all_logits: bool, tries: int = TRIES) -> float:
+        """The fastest of some tries; fewer, if they take long."""
+        best, spent = float("inf"), 0.0
+        for _ in range(tries):
             started = time.perf_counter()
             self._step(runner, rows, all_logits)
-            best = min(best, time.perf_counter() - started)
-            if best > LONG_TRY:
+            seconds = time.perf_counter() - started
+            best, spent = min(best, seconds), spent + seconds
+            if spent > LONG_TRY:
                 break
         return best
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.engine.cost_curve import CostCurve, CostTable
-from surefoot.engine.cost_probe import CostProbe, num_layers, shallow
+from surefoot.engine.cost_probe import CostProbe, num_layers, shallow, suspicious
 from surefoot.kernels.program import Buffer, Embed, KvGroup, KvWrite, Linear, Op, Program, Rows, Weight
 
 
@@ -113,6 +113,12 @@ def test_a_shallow_program_keeps_first_operations_last_layers_and_head() -> None
     assert part.ops == whole.ops[:2] + whole.ops[2 + 4 * 3 :]
     assert shallow(whole, 6) is None
     assert shallow(layered(1), 1) is None
+
+
+def test_a_point_above_the_line_through_its_neighbours_is_suspicious() -> None:
+    assert suspicious({1: 0.033, 8: 0.130, 32: 0.178}) == [8]
+    assert suspicious({1: 0.031, 4: 0.031, 8: 0.047, 32: 0.185}) == []
+    assert suspicious({1: 1.0, 32: 9.0}) == []
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.2])

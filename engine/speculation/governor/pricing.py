@@ -12,6 +12,7 @@ verifies the level is not, and takes drift upon itself. A plain step of one sequ
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 
 from .contract import CostCurve, StepRecord
 
@@ -19,12 +20,13 @@ MAX_ROWS = 65  # added to the sequences' own
 NOISE = 0.15**2  # variance of the logarithm of one step's time
 LEVEL_DRIFT = 0.01**2  # variance that the level gains with every clean step
 LEVEL_START = 1.0  # variance of the level before the first step: the curve was measured in another moment
-CELL_SPREAD = 0.1**2  # variance of a cell that was never measured, or long ago: how far the curve may be off
+CELL_SPREAD = 0.15**2  # variance of a cell that was never measured, or long ago: how far the curve may be off
 CELL_FLOOR = 0.01**2
 CELL_MEMORY = 512  # clean steps without use after which a cell has gone half of its way back to the curve
-CLIP = 3.0  # standard deviations: a step further off counts as this far
+CLIP = 2.0  # standard deviations: a step further off counts as this far
 STARVED = 8  # steps skipped because the kind keeps changing; the next one counts all the same
-REFRESH = 32  # clean steps between refreshes of a price list
+REFRESH = 32  # clean steps between refreshes of a price list,
+NOTEWORTHY = 0.05  # or less, if a price has moved so far
 
 
 class _Cell:
@@ -93,26 +95,30 @@ class Pricing:
 
     def list(self, sequences: int, context: int) -> PriceList:
         """Prices of steps of `sequences` sequences by extra rows, refreshed every few dozen steps."""
-        key = (sequences, context.bit_length())
+        key = (sequences, _bucket(context))
         found = self._lists.get(key)
         if found is None or self._steps - found.made >= REFRESH:
             found = self._lists[key] = PriceList(self._prices(sequences, context), self._steps)
         return found
 
     def _prices(self, sequences: int, context: int) -> list[float]:
+        """From the most rows down: what was measured lately is the most that fewer rows can cost by the curve alone."""
         unit = self._curve.seconds(1, 1, context)
-        prices: list[float] = []
-        highest = 0.0
-        for extra in range(MAX_ROWS):
+        prices = [0.0] * MAX_ROWS
+        ceiling = math.inf
+        for extra in range(MAX_ROWS - 1, -1, -1):
             rows = sequences + extra
             cell = self._cells.get(_key(rows, sequences, context))
             price = self._curve.seconds(rows, sequences, context) / unit
             if cell is not None:
                 cell.fade(self._steps)
                 price *= math.exp(cell.value)
-            highest = max(highest, price)
-            prices.append(highest)
-        return prices
+            if cell is not None and cell.variance < CELL_SPREAD / 2:
+                ceiling = min(ceiling, price)
+            else:
+                price = min(price, ceiling)
+            prices[extra] = price
+        return list(accumulate(prices, max))
 
     def record(self, step: StepRecord, seconds: float) -> bool:
         """Learns from a step that took `seconds` without its drafting. False: it was not clean and taught nothing."""
@@ -141,6 +147,8 @@ class Pricing:
             surprise = _clip(seen - self._level - cell.value, total)
             gain = cell.variance / total
             cell.value += gain * surprise
+            if abs(gain * surprise) > NOTEWORTHY:
+                self._lists.clear()
             cell.variance = max(CELL_FLOOR, cell.variance * (1 - gain))
         gain = level_variance / total
         self._level += gain * surprise
@@ -170,7 +178,12 @@ class Pricing:
 
 def _key(rows: int, sequences: int, context: int) -> tuple[int, int, int]:
     """Cells pool row counts that a power of two separates, 1, 2, 3-4, 5-8, ..., and contexts of one binary size."""
-    return (rows - 1).bit_length(), sequences, context.bit_length()
+    return (rows - 1).bit_length(), sequences, _bucket(context)
+
+
+def _bucket(context: int) -> int:
+    """Contexts of one binary size, in thousands: below, attention is a small part of any step."""
+    return (context >> 10).bit_length()
 
 
 def _clip(surprise: float, variance: float) -> float:

@@ -78,6 +78,16 @@ def test_kinds_that_alternate_at_every_step_still_teach() -> None:
     assert taught >= 10
 
 
+def test_a_curve_measured_on_a_busy_machine_is_put_right_within_a_few_verifies() -> None:
+    pricing = Pricing(FixedShape((1, 8, 32), (0.033, 0.130, 0.178)))  # eight rows really take 0.050
+    feed(pricing, 1, 0.033, 20)
+    assert pricing.list(1, 300).prices[7] == pytest.approx(3.9, rel=0.05)
+    for _ in range(4):
+        feed(pricing, 8, 0.050, 3)
+        feed(pricing, 1, 0.033, 2)
+    assert pricing.list(1, 700).prices[7] < 2.1, "and at once, at any short context"
+
+
 def test_one_hiccup_changes_little() -> None:
     pricing = Pricing(Linear(0.1))
     feed(pricing, 1, 0.01, 50)
