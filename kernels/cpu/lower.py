@@ -33,6 +33,7 @@ from ..program import (
 )
 from . import _ops
 from .check import check_program
+from .mapped import release_mapped
 from .plan import AttendStage, Combine, ExpertStage, GatedStage, ProductStage, Quantise, Route, RowStage, plan
 
 _ACTIVATIONS = {Activation.SILU: 0, Activation.GELU_TANH: 1}
@@ -53,6 +54,7 @@ class WeightStore:
             *parts, out, width = weight.shape
             data = np.ascontiguousarray(weight.data)
             self._matrices[weight] = self._runtime.pack(weight.type.type_id, math.prod(parts), out, width, data)
+            release_mapped(weight.data)  # or a model would be resident twice until it is loaded
         return self._matrices[weight]
 
     def vector(self, weight: Weight | None) -> _ops.Vector | None:
