@@ -6,6 +6,7 @@ from ..kernels.backend import DrawRequest, Sampler
 from ..kernels.sampling import Draw, SamplingSpec
 from .constrained import ConstrainedAnswer
 from .generation import Generation
+from .grammar.matcher import Matcher
 from .kv_cache import Holding
 from .pooling import make_pooler
 from .request import Submission
@@ -88,6 +89,11 @@ class ActiveRequest(Sequence):
     def cache_salt(self) -> bytes:
         """The submission's."""
         return self.submission.cache_salt
+
+    @property
+    def matcher(self) -> Matcher | None:
+        """How far the answer has come in its grammar, if it has one."""
+        return None if self.constrained is None else self.constrained.matcher
 
     @property
     def wishes(self) -> RequestSpeculation:

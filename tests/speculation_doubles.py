@@ -48,6 +48,7 @@ class FakeSequence:
         self.cache_salt = b""
         self.sampling = SamplingSpec(seed=0)
         self.sampler: Any = None
+        self.matcher: Any = None
 
     def emit(self, ids: Sequence[int]) -> int:
         """What a step gives: returns the first position it computed."""

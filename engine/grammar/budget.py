@@ -109,6 +109,20 @@ class _Spending:
                 _keep(row, only)
         return masks
 
+    def mask_after(self, drafts: Sequence[int]) -> NDArray[np.uint32] | None:
+        """See Matcher."""
+        state = self._state
+        for draft in drafts:
+            if self._budget.prescribed(state) not in (None, draft):
+                return None
+            state = self._budget.after(state, draft)
+        inner, only = self._inner, self._budget.prescribed(state)
+        mask = np.full(self._budget.num_words, _ALL) if inner is None else inner.mask_after(drafts)
+        if mask is not None and only is not None:
+            mask = np.array(mask)
+            _keep(mask, only)
+        return mask
+
     def forced_drafts(self, limit: int) -> list[int]:
         """See Matcher."""
         phase, count = self._state

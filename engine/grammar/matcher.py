@@ -29,6 +29,12 @@ class Matcher(Protocol):
         """
         ...
 
+    def mask_after(self, drafts: Sequence[int]) -> NDArray[np.uint32] | None:
+        """The allowed tokens behind a draft, [ceil(vocabulary / 32)], for a drafter that draws under them. None:
+        nothing may follow, or the draft has left the grammar. The state is left as it was. Valid until the next call.
+        """
+        ...
+
     def forced_drafts(self, limit: int) -> list[int]:
         """Tokens, at most `limit`, that the grammar prescribes next: drafts that cost no proposal. May be empty.
 

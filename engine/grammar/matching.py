@@ -100,6 +100,27 @@ class AnswerMatcher:
             self._forbid_ends(masks)
         return masks
 
+    def mask_after(self, drafts: Sequence[int]) -> NDArray[np.uint32] | None:
+        """See Matcher.mask_after."""
+        if drafts and not self._looks_ahead:
+            return None
+        matcher, base, began, advanced = self._matcher, self._room(1), time.thread_time(), 0
+        while advanced < len(drafts) and self._advance(drafts[advanced]):
+            advanced += 1
+        arrived = advanced == len(drafts)
+        if arrived:
+            matcher.unsafe_compute_mask_ptr(base, self._stride)
+            arrived = not matcher.is_error()
+        if advanced and not matcher.is_error():
+            matcher.rollback(advanced)
+        if matcher.is_error():
+            self._restore()
+        self._charge(time.thread_time() - began, 1)
+        mask = self._masks[:1]
+        if not self._may_end:
+            self._forbid_ends(mask)
+        return mask[0] if arrived else None
+
     def _advance(self, draft: int) -> bool:
         """Consumes a draft, unless the grammar forbids it or it would end the answer."""
         matcher = self._matcher

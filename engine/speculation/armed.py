@@ -23,6 +23,7 @@ class Report:
         "catch_up_seconds",
         "draft_seconds",
         "drafted",
+        "prescribed",
         "seconds",
         "steps",
         "verified",
@@ -32,6 +33,7 @@ class Report:
         self.drafted = 0  # tokens proposed
         self.verified = 0  # tokens that the governor let be verified
         self.accepted = 0
+        self.prescribed = 0  # tokens that a grammar prescribed: nobody's merit
         self.accepted_by_position = [0] * MAX_WINDOW
         self.algorithms: list[str] = []  # that it was armed with
         self.steps: dict[str, int] = {}  # by kind
@@ -39,8 +41,9 @@ class Report:
         self.draft_seconds = 0.0
         self.catch_up_seconds = 0.0
 
-    def note_step(self, kind: str, seconds: float) -> None:
-        """A step gave the request tokens."""
+    def note_step(self, kind: str, seconds: float, num_certain: int) -> None:
+        """A step gave the request tokens, so many of which a grammar prescribed."""
+        self.prescribed += num_certain
         self.steps[kind] = self.steps.get(kind, 0) + 1
         self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
 
@@ -60,6 +63,7 @@ class Report:
             "drafted_tokens": self.drafted,
             "verified_tokens": self.verified,
             "accepted_tokens": self.accepted,
+            "prescribed_tokens": self.prescribed,
             "accepted_per_position": self.accepted_by_position[:last],
             "algorithms": list(self.algorithms),
             "steps": dict(self.steps),

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from ...kernels.backend import RowHandle, Sampler
 from ...kernels.program import Program
 from ...kernels.sampling import SamplingSpec
+from ..grammar.matcher import Matcher
 
 MAX_WINDOW = 64  # the most tokens that are ever drafted for one step
 
@@ -130,6 +131,10 @@ class RequestView(Protocol):
     def sampling(self) -> SamplingSpec: ...
     @property
     def sampler(self) -> Sampler: ...
+    @property
+    def matcher(self) -> Matcher | None:
+        """How far its answer has come in the grammar that it must match; None: any text will do."""
+        ...
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """`draft-model`: a second, smaller model with the same vocabulary guesses by decoding.
 
-It draws its tokens as the target will: with the request's own bias, penalties and filters, and with the target's
-noise at the same output positions. So where the two models agree about the likely candidates they also agree about the
-draw, and acceptance survives temperature.
+It draws its tokens as the target will: with the request's own bias, penalties, grammar and filters, and with the
+target's noise at the same output positions. So where the two models agree about the likely candidates they also agree
+about the draw, and acceptance survives temperature.
 
 The drafter's cache of a request always starts at position 0 and holds [0, valid) of what was committed. Rows it drafted
 lie behind that and are overwritten:
@@ -19,6 +19,9 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from math import exp
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...kernels.backend import DrawRequest, Sampler
 from ...kernels.sampling import DrawFault
@@ -197,25 +200,44 @@ class DraftModelSpeculator:
         for turn in turns:
             if not turn.state.drafted:
                 self._advance(turn.state, turn.context.position + 1)
+        masks = [self._mask(turn) for turn in turns]
         requests = [
-            DrawRequest(turn.state.sampler, row, turn.emitted + len(turn.state.drafted), history=turn.state.drafted)
-            for turn, row in zip(turns, first_logits, strict=True)
+            DrawRequest(
+                turn.state.sampler,
+                row,
+                turn.emitted + len(turn.state.drafted),
+                masks=mask,
+                history=turn.state.drafted,
+            )
+            for turn, row, mask in zip(turns, first_logits, masks, strict=True)
         ]
         results = runner.draw(requests)
         going_on: list[_Turn] = []
-        for turn, row, result in zip(turns, first_logits, results, strict=True):
+        for turn, row, mask, result in zip(turns, first_logits, masks, results, strict=True):
             if isinstance(result, DrawFault):
                 turn.draft.reason = turn.draft.reason or "the draft model gave no numbers"
-            elif self._add(turn, result[0].token_id, row):
+            elif self._add(turn, result[0].token_id, row, mask):
                 going_on.append(turn)
         return going_on
 
-    def _add(self, turn: _Turn, token_id: int, row: int) -> bool:
+    def _mask(self, turn: _Turn) -> NDArray[np.uint32] | None:
+        """What the request's grammar allows next, over the drafter's vocabulary: [1, ceil(vocabulary / 32)]."""
+        matcher = turn.state.request.matcher
+        if matcher is None:
+            return None
+        allowed = np.zeros((1, -(-self._runtime.vocab_size // 32)), np.uint32)
+        mask = matcher.mask_after(turn.state.drafted)
+        if mask is not None:
+            size = min(mask.shape[0], allowed.shape[1])
+            allowed[0, :size] = mask[:size]
+        return allowed
+
+    def _add(self, turn: _Turn, token_id: int, row: int, mask: NDArray[np.uint32] | None) -> bool:
         """Takes a drawn token into the draft; whether to go on."""
         state, context = turn.state, turn.context
         logprob = self._runtime.runner.score(row, token_id, 0).logprob
         assert logprob is not None
-        confidence = min(1.0, exp(logprob))
+        confidence = 1.0 if mask is not None and _is_single(mask) else min(1.0, exp(logprob))
         if token_id >= self._target_vocab:  # padding of the drafter's own
             return False
         if confidence < context.min_confidence:
@@ -268,6 +290,12 @@ class DraftModelSpeculator:
     def take_scores(self, state: State) -> Scores:
         """What it did not draft, nobody can score."""
         return NO_SCORES
+
+
+def _is_single(mask: NDArray[np.uint32]) -> bool:
+    """Whether one token only is allowed."""
+    words = mask[mask != 0]
+    return len(words) == 1 and not int(words[0]) & (int(words[0]) - 1)
 
 
 def create(target: Target, resources: Resources) -> DraftModelSpeculator | Declined:

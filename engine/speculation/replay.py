@@ -73,6 +73,7 @@ class SimulatedSequence:
         self.cache_salt = b""
         self.sampling = SamplingSpec(seed=0, temperature=0.0)
         self.sampler: Any = None
+        self.matcher = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,7 +306,7 @@ class SpeculationSession:
             kind = "verify" if chosen is not None else kind_of([armed.outcome for armed in tracked.armed])
         if num_certain and kind != "verify":
             kind = "prescribed"
-        tracked.report.note_step(kind, self._clock() - self._began)
+        tracked.report.note_step(kind, self._clock() - self._began, num_certain)
         if not self._eligible:
             return
         if chosen is not None:

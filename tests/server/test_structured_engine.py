@@ -55,12 +55,18 @@ def test_answers_are_valid_and_the_same_with_and_without_drafts(real: Any, seed:
 
 
 def test_with_a_draft_model(drafting: Any) -> None:
-    """A drafter that is always right, and knows the mask: its drafts are cut by no grammar."""
+    """The drafter is the model itself and draws under the same masks: all it drafts is right."""
+    with drafting.http() as http:
+        http.patch("/admin/speculation", json={"type": "draft-model", "governor": "off", "draft_tokens": 5})
     for seed in range(4):
         fields = {"response_format": FORMAT, "temperature": 1, "seed": seed, "logprobs": 1}
-        drafted = only(drafting, **fields)
+        drafted = only(drafting, speculation={"report": True}, **fields)
+        report = drafted.pop("speculation")
         assert valid(drafted["text"])
         assert drafted == only(drafting, speculation={"enabled": False}, **fields)
+        assert report["accepted_tokens"] > 5
+        lost = report["verified_tokens"] - report["accepted_tokens"] - report["prescribed_tokens"]
+        assert lost in (0, 1), "the answer's last token is drawn, never drafted"
 
 
 def test_prescribed_tokens_and_grammars_are_counted(real: Any) -> None:

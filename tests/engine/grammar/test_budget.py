@@ -73,6 +73,9 @@ def test_rows_are_what_single_steps_give(tokens: list[int], limit: int, opened: 
     made = budget(limit, None if opened else OPEN)
     whole = made.start().masks_for(tokens)
     matcher = made.start()
+    for count in range(len(tokens) + 1):
+        behind = matcher.mask_after(tokens[:count])
+        assert (behind == whole[count]).all() if count < len(whole) else behind is None
     for row, token in zip(whole, tokens, strict=False):
         (single,) = matcher.masks_for()
         assert (single == row).all()
@@ -119,6 +122,8 @@ def test_around_another_grammar(grammars: Grammars) -> None:
     assert [len(allowed(row)) > 1 for row in matcher.masks_for([word, word])] == [True, True, False]
     matcher.commit([word, word])
     assert matcher.forced_drafts(8) == [line, close]
+    after = matcher.mask_after([line])
+    assert after is not None and allowed(after) == [close]
     matcher.commit([line, close])
     yes = tokenizer.encode_inside("yes")
     assert matcher.forced_drafts(8)[: len(yes)] == yes

@@ -183,6 +183,9 @@ def test_windows_are_single_steps(name: str) -> None:
             if rng.random() < 0.5:
                 drafts = [*drafts, rng.randrange(PADDED), *ids[at : at + 2]]
             window = matcher.masks_for(drafts).copy()
+            behind = matcher.mask_after(drafts)
+            assert (behind is None) == (len(window) <= len(drafts))
+            assert behind is None or np.array_equal(behind, window[-1])
             assert np.array_equal(window, matcher.masks_for(drafts)), "the state moved"
             kept = rng.randrange(len(window))
             for row, token in enumerate([*drafts[: len(window) - 1], None]):
