@@ -17,6 +17,8 @@ from .schema.tools import CallPlan
 
 ResultT = TypeVar("ResultT")
 
+CONTEXT = "This model's maximum context length is"  # OpenAI's words: clients tell this error from others by them
+
 _WORKERS = 2
 _SURELY_FITS = 16  # characters per token up to which a text is tokenized without asking
 
@@ -143,7 +145,7 @@ class Prompter:
         """Megabytes that cannot fit are not worth tokenizing: no token covers more bytes than the longest."""
         if len(text) > _SURELY_FITS * self.max_context and len(text) > self._longest_token * self.max_context:
             raise RequestError(
-                f"This model's context is {self.max_context} tokens; a text of {len(text)} characters cannot fit",
+                f"{CONTEXT} {self.max_context} tokens; a text of {len(text)} characters cannot fit",
                 param=param,
                 code="context_length_exceeded",
             )
@@ -161,7 +163,7 @@ class Prompter:
         if room < (1 if asked is None else asked):
             wanted = f"{length} prompt tokens" + ("" if asked is None else f" and {asked} tokens to generate")
             raise RequestError(
-                f"This model's context is {self.max_context} tokens; the request has {wanted}",
+                f"{CONTEXT} {self.max_context} tokens; the request has {wanted}",
                 param=param,
                 code="context_length_exceeded",
             )

@@ -75,6 +75,7 @@ async def create_chat_completion(request: Request) -> Response:
 class _ChoiceState:
     parser: DeltaParser
     held: Held = field(default_factory=Held)
+    spoke: bool = False  # it has given a delta
     done: bool = False
 
 
@@ -123,9 +124,10 @@ class ChatAnswer(ChunkedAnswer):
         reason = ""
         if finish is not None:
             rest, reason = state.parser.end(finish_reason(finish))
-            deltas = deltas + rest or [{}]
+            deltas = deltas + rest or [{} if state.spoke else {"content": ""}]  # an empty answer is a text
         if not deltas:
             return []
+        state.spoke = True
         held, state.held = state.held, Held()
         choices = [self._choice(index, delta, held if at == 0 else None) for at, delta in enumerate(deltas)]
         if finish is not None:

@@ -17,7 +17,7 @@ from ..bridge import Choice
 from ..choices import check_finish
 from ..chunks import Chunk
 from ..openapi import takes
-from ..prompts import Prompt
+from ..prompts import CONTEXT, Prompt
 from ..reply import whole_reply
 from ..schema.embeddings import EmbeddingRequest
 from ..service import new_id, service_of
@@ -58,7 +58,7 @@ def _check_lengths(prompts: Sequence[Prompt], longest: int) -> None:
         length = len(prompt.token_ids)
         if not 0 < length <= longest:
             raise RequestError(
-                f"input: entry {index} has {length} tokens; this model takes 1 to {longest}",
+                f"{CONTEXT} {longest} tokens; entry {index} of input has {length}",
                 param="input",
                 code="context_length_exceeded" if length else "invalid_value",
             )

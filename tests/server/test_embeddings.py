@@ -120,7 +120,7 @@ def test_a_text_that_is_too_long_is_refused_and_never_cut(start: Any) -> None:
         error = post(live, input=value).json()["error"]
         assert (error["param"], error["code"]) == ("input", "context_length_exceeded")
         assert "32" in error["message"]
-    assert "entry 1 has 33 tokens" in post(live, input=["a", [1] * 33]).json()["error"]["message"]
+    assert "entry 1 of input has 33" in post(live, input=["a", [1] * 33]).json()["error"]["message"]
     assert len(live.engine.submissions) == 1
 
 
