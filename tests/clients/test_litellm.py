@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 
-with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it would fetch its price list when imported
-    litellm: Any = pytest.importorskip("litellm")
-
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
 SUM = {
@@ -28,6 +24,14 @@ SUM = {
 
 
 @pytest.fixture(scope="module")
+def litellm() -> Any:
+    """The module, imported only where its tests run: that takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it would fetch its price list
+        return pytest.importorskip("litellm")
+
+
+@pytest.fixture(scope="module")
 def common(served: Any) -> dict[str, Any]:
     return {"model": f"openai/{served.model}", "api_base": served.url, "api_key": served.key, "num_retries": 0}
 
@@ -36,7 +40,7 @@ def say(text: str, **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 60, **fields}
 
 
-def test_chat_whole_and_streamed(common: dict[str, Any]) -> None:
+def test_chat_whole_and_streamed(litellm: Any, common: dict[str, Any]) -> None:
     body = say("Name the capital of France in one word.")
     whole = litellm.completion(**common, **body)
     assert "Paris" in whole.choices[0].message.content
@@ -48,7 +52,7 @@ def test_chat_whole_and_streamed(common: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_choices_keep_their_index(common: dict[str, Any], stream: bool) -> None:
+def test_choices_keep_their_index(litellm: Any, common: dict[str, Any], stream: bool) -> None:
     body = say("Write a word.", n=2, seed=4242, max_tokens=4) | {"temperature": 1.9}
     answer = litellm.completion(**common, **body, stream=stream)
     if stream:
@@ -57,7 +61,7 @@ def test_choices_keep_their_index(common: dict[str, Any], stream: bool) -> None:
         assert [choice.index for choice in answer.choices] == [0, 1]
 
 
-def test_tools(common: dict[str, Any]) -> None:
+def test_tools(litellm: Any, common: dict[str, Any]) -> None:
     body = say("Use the tool to add 2 and 3.", tools=[SUM], tool_choice="required")
     whole = litellm.completion(**common, **body)
     call = whole.choices[0].message.tool_calls[0]
@@ -68,7 +72,7 @@ def test_tools(common: dict[str, Any]) -> None:
     assert whole.choices[0].finish_reason == built.choices[0].finish_reason == "tool_calls"
 
 
-def test_a_schema(common: dict[str, Any]) -> None:
+def test_a_schema(litellm: Any, common: dict[str, Any]) -> None:
     schema = {
         "type": "object",
         "properties": {"n": {"type": "integer"}},
@@ -80,7 +84,7 @@ def test_a_schema(common: dict[str, Any]) -> None:
     assert set(json.loads(answer.choices[0].message.content)) == {"n"}
 
 
-def test_embeddings_and_text(common: dict[str, Any]) -> None:
+def test_embeddings_and_text(litellm: Any, common: dict[str, Any]) -> None:
     answer = litellm.embedding(**common, input=["a cat", "a dog"])
     assert len(answer.data[0]["embedding"]) == len(answer.data[1]["embedding"]) > 100
     text = litellm.text_completion(
@@ -92,7 +96,7 @@ def test_embeddings_and_text(common: dict[str, Any]) -> None:
     assert text.choices[0].text.startswith(" 5")
 
 
-def test_errors_are_litellms(common: dict[str, Any]) -> None:
+def test_errors_are_litellms(litellm: Any, common: dict[str, Any]) -> None:
     with pytest.raises(litellm.BadRequestError, match="temperature"):
         litellm.completion(**common, **say("x") | {"temperature": -1})
     with pytest.raises(litellm.ContextWindowExceededError):
