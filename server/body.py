@@ -59,6 +59,13 @@ async def read_json(request: Request, max_bytes: int, budget: BodyBudget | None 
         raise RequestError(
             f"Content-Type must be application/json, not '{media_type[:80]}'", code="unsupported_media_type", status=415
         )
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("identity", ""):
+        raise RequestError(
+            f"Content-Encoding '{coding[:80]}' is not supported; send the body as it is",
+            code="unsupported_media_type",
+            status=415,
+        )
     pieces: list[bytes] = []
     try:
         await _read(request, max_bytes, budget, pieces)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ...kernels.errors import RequestError
 from .cache import BoundedCache
-from .constraint import Constraint
+from .constraint import Constraint, ConstraintKind
 from .matcher import Grammar
 from .matching import CompiledGrammar, fault_text
 from .metrics import BUSY, JOINED, KNOWN, NEW, GrammarCounts
@@ -41,6 +41,7 @@ _MAX_GRAMMARS = 64
 _MAX_BYTES = 256 * 2**20
 _BYTES_PER_GRAMMAR = 2**20  # measured, as the next one: of a small grammar
 _BYTES_PER_SECOND = 128 * 2**20  # of what a compiler can allocate in a second of its own time
+_IN_ITS_GRAMMAR = "at 1(8): "  # where a pattern stands in the grammar that is made of it
 _PROBE_STEPS = 16  # tokens of an answer that are tried out before the grammar is used
 _PROBE_SECONDS = 0.5
 _SLOW_MASK_SECONDS = 0.1  # of a mask that was computed before; ordinary ones take a thousandth
@@ -231,6 +232,8 @@ def _raise_fault(matcher: LLMatcher) -> None:
 
 
 def _unusable(constraint: Constraint, reason: str) -> RequestError:
+    if constraint.kind is ConstraintKind.REGEX:
+        reason = reason.removeprefix(_IN_ITS_GRAMMAR)
     return RequestError(f"{constraint.param}: {reason}", param=constraint.param, code="invalid_constraint")
 
 

@@ -208,6 +208,8 @@ def fault_text(error: str) -> str:
     text = error.partition("\n<")[0].strip()
     if text.startswith("panic"):
         return "the grammar library failed"
+    if pattern := _PATTERN.match(text):
+        return f"{pattern['where'] or ''}no regular expression: {pattern['why']}"
     if unknown := _UNKNOWN_KEYS.fullmatch(text):
         words = ", ".join(f"'{key}'" for key in json.loads(unknown[1]))
         return f"no grammar can express its keywords {words}"
@@ -218,6 +220,7 @@ def fault_text(error: str) -> str:
     return _KNOWN.get(text, text) or "unknown fault"
 
 
+_PATTERN = re.compile(r"(?s:(?P<where>at \d+\(\d+\): )?.*?regex parse error:\n.*?\nerror: )(?P<why>[^\n]+)")
 _UNKNOWN_KEYS = re.compile(r"Unimplemented keys: (\[.*\])")
 _ELSEWHERE = re.compile(r"Resource '(?:json-schema:///)?([^']*)' is not present in a registry")
 _NOWHERE = re.compile(r"Pointer '([^']*)' does not exist")

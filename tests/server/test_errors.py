@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -209,6 +210,15 @@ def test_wrong_content_type(http: httpx.Client) -> None:
     response = http.post("/v1/chat/completions", content=json.dumps(GOOD), headers={"Content-Type": "text/plain"})
     assert response.status_code == 415
     fault(response)
+
+
+def test_compressed_bodies_are_refused_by_name(http: httpx.Client) -> None:
+    body = gzip.compress(json.dumps(GOOD).encode())
+    response = http.post("/v1/chat/completions", content=body, headers={**JSON, "Content-Encoding": "gzip"})
+    assert response.status_code == 415
+    assert "'gzip'" in fault(response)["message"]
+    plain = http.post("/v1/chat/completions", json=GOOD, headers={"Content-Encoding": "identity"})
+    assert plain.status_code == 200
 
 
 @pytest.mark.parametrize("chunked", [False, True])
