@@ -117,20 +117,21 @@ class Replayer:
             SimulatedTarget(vocab_size), curve or prices, lambda: self._now, policy, registry, resources
         )
 
-    def run(self, trace: Trace) -> Run:
-        """Emits the trace's output and returns what that took."""
+    def run(self, trace: Trace, crowded: range = range(0)) -> Run:
+        """Emits the trace's output and returns what that took. At output positions in `crowded` others run too."""
         sequence = SimulatedSequence(f"replay-{self._served}", trace)
         self._served += 1
         run = Run()
         end = sequence.max_length
         while len(sequence.tokens) < end:
-            self._step(sequence, trace.output, run)
+            others = len(sequence.tokens) - sequence.num_prompt in crowded
+            self._step(sequence, trace.output, run, others)
         self.session.release(sequence)
         return run
 
-    def _step(self, sequence: SimulatedSequence, output: Sequence[int], run: Run) -> None:
+    def _step(self, sequence: SimulatedSequence, output: Sequence[int], run: Run, crowded: bool) -> None:
         session = self.session
-        session.prepare((sequence,), crowded=False)
+        session.prepare((sequence,), crowded)
         drafts = session.draft((PlannedEntry(sequence, sequence.draft_window),))
         draft = drafts[0] if drafts else ()
         emitted = len(sequence.tokens) - sequence.num_prompt

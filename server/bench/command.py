@@ -102,7 +102,13 @@ def spec(
     against: Annotated[str | None, typer.Option(help="Another server, measured in alternation.")] = None,
     api_key: Annotated[str | None, typer.Option(help="Key for both servers.")] = None,
     admin_key: Annotated[str | None, typer.Option(help="Key of /admin, if the server has one.")] = None,
-    load: Annotated[list[str] | None, typer.Option(help="Kinds of turns, chat, crowd; all by default.")] = None,
+    load: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Kinds of turns, chat, crowd: all by default; "
+            "false-dawn, alternating, after-prose, busy-spell, loaded-machine."
+        ),
+    ] = None,
     pairs: Annotated[int, typer.Option(min=1, help="Counted runs of each load on every side.")] = 20,
     tokens: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.")] = 200,
     system_words: Annotated[int | None, typer.Option(help="Length of the chats' system prompt.")] = None,

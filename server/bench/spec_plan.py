@@ -10,6 +10,7 @@ from ...engine.bench.texts import TURNS
 from ...kernels.errors import ConfigError
 from .client import Target
 from .spec import Options, Report, make_sides, run
+from .spec_cases import CASES
 from .spec_loads import Load, agent_chat, crowd, turn
 from .spec_sides import served_model
 
@@ -31,8 +32,8 @@ class Plan:
 
     def loads(self, context: int | None) -> list[Load]:
         """Raises ConfigError for an unknown name."""
-        known = [*TURNS, CHAT, CROWD]
-        names = self.names or known
+        known = [*TURNS, CHAT, CROWD, *CASES]
+        names = self.names or [*TURNS, CHAT, CROWD]
         if unknown := [name for name in names if name not in known]:
             raise ConfigError(f"--load {unknown[0]!r}: known are {', '.join(known)}")
         loads = [turn(name, self.tokens) for name in names if name in TURNS]
@@ -42,6 +43,7 @@ class Plan:
             # A lone stream has nobody to keep a distance to.
             shapes = [(n, ms) for n in self.concurrency for ms in (self.stagger_ms if n > 1 else self.stagger_ms[:1])]
             loads += [crowd(count, ms, self.tokens) for count, ms in shapes]
+        loads += [CASES[name](name, self.tokens) for name in names if name in CASES]
         return loads
 
     def _words(self, context: int | None) -> int:

@@ -13,6 +13,7 @@ from surefoot.kernels.errors import ConfigError
 from surefoot.server.bench.command import whole_numbers
 from surefoot.server.bench.comparison import Comparison, compare
 from surefoot.server.bench.spec import Report, as_json, parting
+from surefoot.server.bench.spec_cases import CASES
 from surefoot.server.bench.spec_loads import Result, percentile, summed, system_prompt
 from surefoot.server.bench.spec_plan import Plan
 from surefoot.server.bench.spec_sides import salted
@@ -78,6 +79,8 @@ def test_plans_fit_the_context() -> None:
     names = [load.name for load in plan.loads(2048)]
     assert names[-3:] == ["1 streams, 0 ms apart", "2 streams, 0 ms apart", "2 streams, 600 ms apart"]
     assert len(names) == 6 + 1 + 3
+    cases = Plan(list(CASES), 100, None, (1,), (0,)).loads(2048)
+    assert [load.name for load in cases] == list(CASES)
     assert len(system_prompt(300, 0).split()) in range(300, 480)
     assert system_prompt(300, 0) != system_prompt(300, 1)
     with pytest.raises(ConfigError, match="known are one-word"):
@@ -95,18 +98,18 @@ def test_the_command_against_a_live_server(real: Any, tmp_path: Path, capsys: py
     with real.http() as http:
         policy = http.patch("/admin/speculation", json={"governor": "off", "draft_tokens": 3}).json()["policy"]
     shape = ["--pairs", "1", "--tokens", "6", "--system-words", "20", "--concurrency", "2", "--stagger-ms", "0"]
-    loads = [part for name in ("json", "chat", "crowd") for part in ("--load", name)]
+    loads = [part for name in ("json", "chat", "crowd", *CASES) for part in ("--load", name)]
     with pytest.raises(SystemExit) as end:
         main(["bench", "spec", real.url, *shape, *loads, "--against", real.url + "/", "--json", str(out)])
     assert end.value.code == 0
     measured = json.loads(out.read_text())
-    assert list(measured["loads"]) == ["json", "agent chat", "2 streams, 0 ms apart"]
+    assert list(measured["loads"]) == ["json", "agent chat", "2 streams, 0 ms apart", *CASES]
     assert measured["different"] == []
     (on,) = measured["loads"]["json"]["runs"]["on"]
     assert on["counters"]["tokens"] > 1 and on["figures"]["first token ms"] > 0
     assert len(measured["loads"]["agent chat"]["runs"]["off"][0]["streams"]) == 4
     printed = capsys.readouterr().out
-    assert "streams that speculation changed: 0 of 7" in printed and "machine:" in printed
+    assert "streams that speculation changed: 0 of 19" in printed and "machine:" in printed
     with real.http() as http:
         after = http.get("/admin/speculation").json()["policy"]
     assert {**after, "generation": 0} == {**policy, "generation": 0}  # it was put back
