@@ -66,8 +66,7 @@ class SpeculationSession:
         self._certain = 0  # tokens that a grammar prescribed, in the running step
         self._tokens, self._began = 0, 0.0
         self._shared = 0  # steps in a row in which nobody could speculate
-        self._finished = clock()
-        self._last_kind = "plain"
+        self._finished, self._last_kind = clock(), "plain"
 
     def apply(self, policy: SpeculationPolicy) -> None:
         """A new policy, between steps."""
@@ -377,9 +376,7 @@ class SpeculationSession:
         kind = "verify" if self._verified else "prescribed" if self._certain else kind_of(self._outcomes)
         self._shared = 0 if self._eligible else self._shared + 1
         if kind != "prescribed" and (prefill_rows or self._shared % PRICED_EVERY == 0):
-            self.arming.governor.record(
-                record
-            )  # not prescribed tokens: no draft's merit; shared steps only have prices
+            self.arming.governor.record(record)  # of shared steps, only prices; prescribed ones have no draft's merit
         if not prefill_rows:
             self.counts.parks += kind == "parked" and self._last_kind == "verify"
             self._last_kind = kind

@@ -19,6 +19,7 @@ from ...engine.bench.direct import DecodeTurns, decode_turns, drive
 from ...engine.config import EngineConfig
 from ...engine.engine import Engine
 from ...engine.opening import open_engine
+from ...engine.settling import settle
 from ...kernels.errors import RequestError
 from .client import BenchError, Target
 from .machine import wide_console
@@ -68,6 +69,7 @@ def run(model: Path, counts: Sequence[int], *, tokens: int, pairs: int, threads:
     chosen = [] if threads is None else ["--threads", str(threads)]
     report = Report(model.stem, threads, MachineLoad.now())
     engine = open_engine(model, EngineConfig(max_running=most), threads=threads).engine
+    settle().join()  # as a server does
     engine.start()
     try:
         with served(model, ["--max-running", str(most), *chosen]) as server:
