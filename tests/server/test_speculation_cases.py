@@ -155,3 +155,40 @@ def test_penalties_pull_both_ways_under_speculation(client: httpx.Client) -> Non
     )
     assert len(set(often)) < len(set(seldom))
     assert accepted(client) - before > 20
+
+
+def test_a_perfect_drafter_is_accepted_whole_and_the_report_says_so(client: httpx.Client) -> None:
+    """Reported: acceptance unclear or not shown. The draft model is the target, so all of every window is right."""
+    patch(client, enabled=True, governor="off", type="draft-model", draft_tokens=4)
+    body = {"prompt": LOOP, "temperature": 0, "max_tokens": 41, "ignore_eos": True, "speculation": {"report": True}}
+    report = client.post("/v1/completions", json=body).json()["choices"][0]["speculation"]
+    assert report["accepted_tokens"] == report["verified_tokens"] == 32
+    assert report["accepted_per_position"] == [8, 8, 8, 8]
+    assert report["steps"] == {"verify": 8}, "forty tokens after the first, five a step"
+
+
+def test_windows_change_while_a_stream_runs_and_its_text_does_not(client: httpx.Client, drafting: Any) -> None:
+    """Switching off and on by load is the operator's right, at any moment."""
+    body = {"prompt": LOOP, "temperature": 0.8, "seed": 4, "max_tokens": 60, "ignore_eos": True}
+    patch(client, enabled=False)
+    plain, _ = streamed(client, body)
+    patch(client, enabled=True, governor="off", type="draft-model", draft_tokens=4)
+    text = ""
+    with drafting.http() as operator, client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
+        for number, line in enumerate(line for line in answer.iter_lines() if line.startswith("data: {")):
+            text += json.loads(line[6:])["choices"][0]["text"]
+            patch(operator, draft_tokens=(0, 4, 1, 7)[number % 4])
+    assert text == plain
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [{"min_tokens": 20, "max_tokens": 26}, {"logit_bias": {"7": -100}, "max_tokens": 50}],
+    ids=["least length", "banned token"],
+)
+def test_limits_and_bans_hold_in_every_row_of_a_window(client: httpx.Client, wish: dict[str, Any]) -> None:
+    """Reported: the least length counted in steps; a banned token accepted from a draft."""
+    body = {"prompt": LOOP, "temperature": 0, "return_token_ids": True, **wish}
+    choice = on_and_off(client, body)
+    assert choice["usage"]["completion_tokens"] >= wish.get("min_tokens", 1)
+    assert "logit_bias" not in wish or 7 not in choice["token_ids"]
