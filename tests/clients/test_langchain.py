@@ -29,10 +29,12 @@ def chat(served: Any) -> ChatOpenAI:
     )
 
 
-@tool
 def get_stock(fruit: Literal["apples", "pears"]) -> str:
     """Get how many pieces of a fruit are in stock"""
     return json.dumps({"fruit": fruit, "pieces": {"apples": 12, "pears": 7}[fruit]})
+
+
+STOCK: Any = tool(get_stock)
 
 
 class City(BaseModel):
@@ -67,7 +69,7 @@ def test_batches_run_side_by_side(chat: ChatOpenAI) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools(chat: ChatOpenAI, stream: bool) -> None:
-    forced = chat.bind_tools([get_stock], tool_choice="required", parallel_tool_calls=False)
+    forced = chat.bind_tools([STOCK], tool_choice="required", parallel_tool_calls=False)
     question = HumanMessage("How many apples do we have in stock?")
     called: Any = None
     if stream:
@@ -76,9 +78,9 @@ def test_tools(chat: ChatOpenAI, stream: bool) -> None:
     else:
         called = forced.invoke([question])
     assert [(call["name"], call["args"]) for call in called.tool_calls] == [("get_stock", {"fruit": "apples"})]
-    result = get_stock.invoke(called.tool_calls[0])
+    result = STOCK.invoke(called.tool_calls[0])
     assert isinstance(result, ToolMessage)
-    answer = chat.bind_tools([get_stock], tool_choice="none").invoke([question, called, result])
+    answer = chat.bind_tools([STOCK], tool_choice="none").invoke([question, called, result])
     assert "12" in str(answer.content)
 
 
