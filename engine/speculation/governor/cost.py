@@ -17,6 +17,7 @@ from .pricing import PriceList, Pricing
 
 MARGIN = 1.03  # speculation must look this much better than plain: prices and acceptance are estimates
 DEBT_MARGIN = 0.15  # and this much more per plain step that it has lost on the request so far
+COMPANY = 1.5  # times a plain step: in a batch no verify takes longer, because neighbours wait for it between tokens
 RATE_MEMORY = 0.9  # of the mean time per token of verifies, per verify
 MAX_DEBT = 16.0
 MAX_CREDIT = 2.0  # what it has won protects it only so far
@@ -121,7 +122,10 @@ class CostGovernor:
         if offer.ticket.paid is not None and offer.ticket.paid.trial:
             best_rate = 0.0  # the loss was already granted from the budget
         survival, window = 1.0, 0
+        longest = COMPANY * price[0] if situation.sequences > 1 else price[-1]
         for j in range(min(offer.limit, len(offer.draft.token_ids), len(price) - 1)):
+            if price[j + 1] > longest:
+                break
             survival *= mean(grades[j])
             expected += survival
             rate = expected / (price[j + 1] + sunk)
@@ -149,7 +153,10 @@ class CostGovernor:
         windows, chosen = [0] * len(offers), [0] * len(offers)
         expected = float(situation.sequences)
         best_rate = expected / (prices.prices[0] + sunk) * max(o.ticket.margin for o in offers)
+        longest = COMPANY * prices.prices[0] if situation.sequences > 1 else prices.prices[-1]
         for rows, (survival, _, i) in enumerate(ranked[: len(prices.prices) - 1], 1):
+            if prices.prices[rows] > longest:
+                break
             expected += survival
             windows[i] += 1
             rate = expected / (prices.prices[rows] + sunk)
