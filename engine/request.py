@@ -66,8 +66,9 @@ class Finish:
     cached_tokens: int = 0  # of the prompt, taken from the prefix cache
     completion_tokens: int = 0  # every token drawn and kept, the stop token included
     speculation: Mapping[str, object] | None = None  # what it did, if the request asked for a report
-    queue_s: float | None = None  # from submission to its first row; None: it had none
-    first_token_s: float | None = None  # from submission to its first token; None: it had none
+    # Seconds from submission to the first row and to the first token, None without one. No part of what the answer is.
+    queue_s: float | None = field(default=None, compare=False)
+    first_token_s: float | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
