@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import pytest
 from engine_drive import Answer, Drive, params
@@ -289,7 +290,7 @@ def test_native_sampling_under_masks(name: str, temperature: float) -> None:
     "held", [{}, {"ignore_eos": True}, {"min_tokens": 3}, {"ignore_eos": True, "min_tokens": 3}], ids=str
 )
 @pytest.mark.parametrize("constraint", [Constraint.choice([""], "p"), Constraint.gbnf('root ::= ""', "p")])
-def test_an_answer_that_may_only_be_empty_ends_before_a_token(constraint: Constraint, held: dict[str, object]) -> None:
+def test_an_answer_that_may_only_be_empty_ends_before_a_token(constraint: Constraint, held: dict[str, Any]) -> None:
     """Also where no end may be drawn: there is nothing else to draw."""
     engine = drive()
     answer = engine.one(prompt(), asked(constraint, num_logprobs=1, prompt_logprobs=0, **held))
@@ -300,7 +301,7 @@ def test_an_answer_that_may_only_be_empty_ends_before_a_token(constraint: Constr
 
 @pytest.mark.parametrize("held", [{"ignore_eos": True}, {"min_tokens": 3}, {"min_tokens": 9}], ids=str)
 @pytest.mark.parametrize("pattern", ["(ab)?", "a{0,3}", "a|aaaa|", "yes"])
-def test_a_complete_answer_ends_whatever_holds_ends_back(pattern: str, held: dict[str, object]) -> None:
+def test_a_complete_answer_ends_whatever_holds_ends_back(pattern: str, held: dict[str, Any]) -> None:
     answer = drive().one(prompt(), asked(Constraint.regex(pattern, "p"), max_tokens=20, **held))
     assert answer.done.reason is FinishReason.STOP, answer.done
     assert answer.text and re.fullmatch(pattern, answer.text)
