@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-HOME = Path(os.environ.get("SUREFOOT_TEST_HOME", Path.home() / ".surefoot"))
+HOME = Path(os.environ.get("TEST_MODELS_HOME", Path.home() / ".surefoot"))
 MIB = 1 << 20
 
 
@@ -25,11 +25,7 @@ class Process:
         command = [sys.executable, "-m", "surefoot.server", "serve", str(model), "--port", "0"]
         started = time.monotonic()
         with log.open("w") as sink:
-            # What a test reads for itself is no variable of the server's, which would refuse to start.
-            environment = {name: value for name, value in os.environ.items() if "_SOAK_" not in name}
-            self.popen = subprocess.Popen(
-                [*command, "--kv-memory", str(kv_memory), *flags], stderr=sink, env=environment
-            )
+            self.popen = subprocess.Popen([*command, "--kv-memory", str(kv_memory), *flags], stderr=sink)
         while "listening on " not in (text := log.read_text()):
             assert self.popen.poll() is None, text
             time.sleep(0.01)

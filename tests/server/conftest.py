@@ -283,6 +283,7 @@ def serving(service: Service) -> Iterator[Live]:
         host="127.0.0.1",
         port=0,
         http=BoundedConnection,
+        ws="none",
         log_config=None,
         log_level="warning",
         access_log=False,

@@ -136,7 +136,7 @@ def test_a_read_only_home_is_one_clear_line(home: Path, monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Downloads 98 MB unless the file is cached; then only its hash is checked."""
-    monkeypatch.setenv("SUREFOOT_HOME", os.environ.get("SUREFOOT_TEST_HOME", str(Path.home() / ".surefoot")))
+    monkeypatch.setenv("SUREFOOT_HOME", os.environ.get("TEST_MODELS_HOME", str(Path.home() / ".surefoot")))
     path = default_model(print)
     with path.open("rb") as file:
         assert hashlib.file_digest(file, "sha256").hexdigest() == DEFAULT.sha256

@@ -2,7 +2,7 @@
 
 Each kind of request is first answered alone and without speculation; then sixteen clients send them all, streamed and
 whole, leave some in the middle, send nonsense, and an operator keeps changing the policy. Every answer that was not
-left must equal the lonely one, token by token. `SUREFOOT_SOAK_SECONDS=1200` makes it a long one.
+left must equal the lonely one, token by token. `SOAK_SECONDS=1200` makes it a long one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from server_process import HOME, MIB, Process
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]
 
 QWEN = HOME / "models" / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
-SECONDS = float(os.environ.get("SUREFOOT_SOAK_SECONDS", "60"))
+SECONDS = float(os.environ.get("SOAK_SECONDS", "60"))
 CLIENTS = 16
 LEAVES = 0.15  # of requests, at a random moment
 NONSENSE = 0.1
@@ -211,7 +211,7 @@ class Soak:
 @pytest.mark.skipif(not QWEN.exists(), reason=f"needs {QWEN.name}; tests/fetch_real_models.py fetches it")
 def test_everything_at_once(served: Any, eventually: Any) -> None:
     server = served(QWEN, 48 * MIB, "--max-running", "12", "--response-store", "1MiB")
-    soak = Soak(server, seed=int(os.environ.get("SUREFOOT_SOAK_SEED", "1")))
+    soak = Soak(server, seed=int(os.environ.get("SOAK_SEED", "1")))
     asyncio.run(soak.learn())
     asyncio.run(soak.run(SECONDS / 4))  # touches what is allocated once
     assert eventually(server.idle, 120)
