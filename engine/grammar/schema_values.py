@@ -26,22 +26,37 @@ def check_finite(schema: object) -> None:
 
 
 class _Values:
-    """The least fixed point of "has a finite value" over all schemas within one, by identity."""
+    """The least fixed point of "has a finite value" over all schemas within one, by identity.
+
+    A schema that is not known to be finite waits for the parts that were asked about in vain, and is looked at again
+    when one of them turns out to be: long chains of references take time in proportion to their length.
+    """
 
     def __init__(self, root: object) -> None:
         self._root = root
         self._nodes = list(_schemas(root))
+        self._known = {id(node) for node in self._nodes}
         self._finite: set[int] = set()
-        grown = -1
-        while len(self._finite) > grown:
-            grown = len(self._finite)
-            for node in reversed(self._nodes):  # what is within comes first
-                if id(node) not in self._finite and self._ends(node):
-                    self._finite.add(id(node))
+        self._waiting: dict[int, list[Node]] = {}  # by what they wait for
+        self._asking: Node | None = None
+        pending = self._nodes.copy()  # what is within comes last, and is taken first
+        while pending:
+            self._asking = node = pending.pop()
+            if id(node) not in self._finite and self._ends(node):
+                self._finite.add(id(node))
+                pending += self._waiting.pop(id(node), ())
+        self._asking = None  # nobody waits any more
 
     def finite(self, schema: object) -> bool:
         """What is known of a schema so far."""
-        return id(cast(object, schema)) in self._finite if isinstance(schema, Mapping) else schema is not False
+        if not isinstance(schema, Mapping):
+            return schema is not False
+        key = id(cast(object, schema))
+        if key in self._finite or key not in self._known:
+            return True
+        if self._asking is not None:
+            self._waiting.setdefault(key, []).append(self._asking)
+        return False
 
     def references(self) -> Iterator[str]:
         """Every `$ref`."""

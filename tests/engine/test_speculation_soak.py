@@ -151,5 +151,6 @@ def test_ten_thousand_requests_leave_nothing_behind() -> None:
     assert not counts.disarmed
     assert churn.num_cancelled > 200 and churn.num_changes > 200
     assert churn.num_whole + churn.num_cancelled == WARM_UP + NUM_REQUESTS
-    assert min(counts.steps.values()) > 500 and counts.parks > 50, counts.steps
+    steps = {kind: count for kind, count in counts.steps.items() if kind != "prescribed"}  # nobody asked for a grammar
+    assert min(steps.values()) > 500 and counts.parks > 50, counts.steps
     assert counts.accepted["ngram"] > 100 and counts.accepted["draft-model"] > 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ FINITE: list[Any] = [
     {"const": {"$ref": "#"}},
     {"$ref": "elsewhere.json"},
     {"$ref": "#/$defs/missing"},
+    {"examples": [{"type": "null"}], "$ref": "#/examples/0"},
     {"$ref": "#named"},
     {"properties": {"$ref": {"type": "string"}}, "required": ["$ref"]},
     {"type": "not-a-type", "items": 3, "anyOf": {}, "required": "x", "$defs": []},
@@ -110,3 +112,11 @@ def test_random_schemas(defs: dict[str, Any], schema: dict[str, Any]) -> None:
     else:
         with pytest.raises(ValueError, match="without an end"):
             check_finite(whole)
+
+
+def test_long_chains_are_looked_at_once() -> None:
+    """Once per link and pass, 20,000 links took minutes."""
+    links = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(20_000)}
+    began = time.process_time()
+    check_finite({"$defs": {**links, "d20000": {"type": "null"}}, "$ref": "#/$defs/d0"})
+    assert time.process_time() - began < 5
