@@ -19,6 +19,7 @@ from .gbnf import Chars, Choice, Node, Ranges, Repeat, Rule, Sequence, meet, par
 
 _LONGEST_LEXEME = 160_000  # characters of its regular expression
 _MOST_LEXEMES = 1_000_000  # characters of all of them
+_MOST_SYMBOLS = 100_000  # of a rule with all that it refers to written out, as llguidance may do
 _MAX_ROUNDS = 40  # over all rules
 _DEEPEST = 12  # brackets within brackets: llguidance reads 30
 _NOTHING: Ranges = ()
@@ -27,10 +28,40 @@ _NOTHING: Ranges = ()
 def lark_of_gbnf(text: str) -> str:
     """The same language as a Lark grammar. Raises ValueError for what is no GBNF."""
     rules = parse(text)
+    _refuse_explosion(rules)
     regular = _regular(rules)
     shapes = _settled(rules)
     lexical = shapes is not None and ("root" in regular or _Check(rules, regular, shapes).passes())
     return _Writer(rules, regular if lexical else {}, shapes or {}).grammar()
+
+
+def _refuse_explosion(rules: dict[str, Node]) -> None:
+    """Raises ValueError for a rule that doubles what doubles: a few lines can stand for more than any memory holds."""
+    sizes: dict[str, int] = {}
+    for start in rules:
+        waiting = [(start, False)]
+        while waiting:
+            name, is_ready = waiting.pop()
+            if is_ready:
+                sizes[name] = _size(rules[name], sizes)
+                if sizes[name] > _MOST_SYMBOLS:
+                    raise ValueError(f"rule '{name}' stands for more than {_MOST_SYMBOLS:,} symbols once written out")
+            elif name not in sizes:
+                sizes[name] = 1  # where it refers to itself: recursion is not written out
+                waiting.append((name, True))
+                waiting += [(other, False) for other in _references(rules[name])]
+
+
+def _size(node: Node, sizes: dict[str, int]) -> int:
+    match node:
+        case Chars():
+            return 1
+        case Rule(name):
+            return sizes[name]
+        case Sequence(parts) | Choice(parts):
+            return sum(_size(part, sizes) for part in parts)
+        case Repeat(item, _, _):
+            return _size(item, sizes)
 
 
 # --- what is known of a part -----------------------------------------------------------------------------------------

@@ -244,3 +244,11 @@ def test_sets_of_characters(pairs: list[tuple[int, int]]) -> None:
     assert all(high + 1 < low for (_, high), (low, _) in itertools.pairwise(ranges))
     others = without(ranges)
     assert not meet(ranges, others) and united(ranges, others) == ((0, LAST),)
+
+
+def test_rules_that_double_what_doubles_are_refused() -> None:
+    """Written out they fill any memory; rules that refer to themselves are not written out."""
+    doubling = "root ::= r0\n" + "\n".join(f"r{n} ::= r{n + 1} r{n + 1}" for n in range(60)) + '\nr60 ::= "a"'
+    with pytest.raises(ValueError, match=r"rule 'r\d+' stands for more than 100,000 symbols"):
+        lark_of_gbnf(doubling)
+    assert lark_of_gbnf('root ::= item item item\nitem ::= "(" root ")" | "x"')
