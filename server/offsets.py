@@ -62,7 +62,7 @@ class AnswerOffsets:
         tokens: list[Judged] = []
         for token_id, draw in zip(token_ids, draws, strict=True):
             tokens.append(Judged(token_id, draw, self._length))
-            self._length += len(self._decoder.feed((token_id,)))
+            self._length += len(self._decoder.take(token_id))
         return tokens
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from .schema_values import check_finite
+from .schema_values import LISTS, MAPS, check_finite
 
 # Whitespace between two tokens of JSON: none, a blank, or a line break and its indentation. Free whitespace would let a
 # model that does not know how to go on write blanks until its tokens are spent: small ones do.
@@ -20,8 +20,6 @@ _DEFINED_FORMATS = frozenset(
     "date-time date time duration email idn-email hostname idn-hostname ipv4 ipv6 uri uri-reference iri iri-reference "
     "uuid uri-template json-pointer relative-json-pointer regex".split()
 )
-_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
 _SINGLE = frozenset(
     "items additionalProperties additionalItems not if then else contains propertyNames unevaluatedItems "
     "unevaluatedProperties".split()
@@ -62,10 +60,10 @@ def _without_annotations(schema: object, depth: int) -> object:
     for key, value in cast(Mapping[str, object], schema).items():
         if key == "format" and isinstance(value, str) and value not in _DEFINED_FORMATS:
             continue
-        if key in _MAPS and isinstance(value, Mapping):
+        if key in MAPS and isinstance(value, Mapping):
             children = cast(Mapping[str, object], value)
             copy[key] = {name: _without_annotations(child, depth - 1) for name, child in children.items()}
-        elif key in _LISTS and isinstance(value, list):
+        elif key in LISTS and isinstance(value, list):
             copy[key] = [_without_annotations(child, depth - 1) for child in cast(Sequence[object], value)]
         elif key in _SINGLE:
             copy[key] = _without_annotations(value, depth - 1)

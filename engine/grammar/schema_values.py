@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
-_NAMES = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})  # of schemas
+LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
 
 Node = Mapping[str, object]
 
@@ -124,9 +124,9 @@ def _schemas(schema: object) -> Iterator[Node]:
         known = cast(Node, node)
         yield known
         for name, value in known.items():
-            if name in _NAMES and isinstance(value, Mapping):
+            if name in MAPS and isinstance(value, Mapping):
                 waiting += cast(Node, value).values()
-            elif name in _LISTS and isinstance(value, list):
+            elif name in LISTS and isinstance(value, list):
                 waiting += cast(list[object], value)
             else:
                 waiting.append(value)

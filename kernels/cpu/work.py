@@ -5,6 +5,7 @@ In the order in which `lower` appends stages, so that it can be laid beside `Cpu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ class StageWork:
 
     def products(self, rows: int, quantised: bool) -> float:
         """Multiply-adds with weights of quantised formats, or of float ones."""
-        per_row = sum(_size(weight) for weight in self.weights if is_quantised(weight) is quantised)
+        per_row = sum(math.prod(weight.shape) for weight in self.weights if is_quantised(weight) is quantised)
         if self.routed is not None:
             per_row = per_row * self.routed.top_k / self.routed.gate.shape[0]
         return float(rows * per_row)
@@ -53,13 +54,6 @@ class StageWork:
         group = self.attend.group
         seen = sum(min(position + 1, group.window or position + 1) for position in range(context, context + rows))
         return float(seen * self.attend.heads * (group.key_dim + group.value_dim))
-
-
-def _size(weight: Weight) -> int:
-    size = 1
-    for extent in weight.shape:
-        size *= extent
-    return size
 
 
 def stage_work(program: Program) -> list[StageWork]:

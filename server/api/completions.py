@@ -88,8 +88,10 @@ class _ChoiceState:
     def __init__(self, tokenizer: Tokenizer, prompt: Prompt, echo: bool, logprobs: CompletionLogprobs | None) -> None:
         self._echo = Echo(tokenizer, prompt) if echo else None
         self._held = Held(text="" if self._echo is None else self._echo.text)
-        self._offsets = AnswerOffsets(tokenizer, prompt.token_ids, len(self._held.text))
         self._logprobs = logprobs
+        self._offsets = None  # nobody asks where tokens lie
+        if logprobs is not None:
+            self._offsets = AnswerOffsets(tokenizer, prompt.token_ids, len(self._held.text))
         self._judged: list[Judged] = []  # tokens whose log-probabilities no chunk has shown yet
         self.prompt_draws: Sequence[Draw | None] | None = None  # until a chunk has shown them
         self.started = False
@@ -102,9 +104,10 @@ class _ChoiceState:
         if self._echo is not None:
             joint = self._echo.joint(output)
             self._held.text += joint
-            self._offsets.skip(len(joint))
+            if self._offsets is not None:
+                self._offsets.skip(len(joint))
         self._held.add(output)
-        if self._logprobs is not None:
+        if self._offsets is not None:
             if self._echo is not None and output.prompt_draws is not None:
                 self._judged += self._echo.judged(output.prompt_draws)
             self._judged += self._offsets.judged(output.token_ids, output.draws)

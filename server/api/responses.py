@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from ...kernels.errors import RequestError
+from ...models.tokenizer import StreamDecoder
 from ..bridge import Choice
 from ..choices import TokenNames
 from ..conversation import Conversation, prepared
@@ -122,8 +123,7 @@ def _answer(
     tokenizer = service.model.tokenizer
     reader = AnswerReader(
         talk.chat.reader(talk.plan, talk.begin, constrained=talk.constrained),
-        tokenizer,
-        talk.chat.visible_ids(talk.plan),
+        StreamDecoder(tokenizer, talk.prompt.token_ids, visible_ids=talk.chat.visible_ids(talk.plan)),
         with_draws=asked.num_logprobs() is not None,
     )
 

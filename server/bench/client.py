@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 
 class BenchError(Exception):
@@ -76,14 +76,7 @@ class Target:
 
     async def complete(self, prompt: Sequence[int], max_tokens: int, **fields: Any) -> Timing:
         """Streams one greedy completion of `prompt`, `max_tokens` long (end-of-text ignored) unless told otherwise."""
-        body: dict[str, Any] = {
-            "prompt": list(prompt),
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
+        body = greedy_stream(prompt, max_tokens)
         if self.model is not None:
             body["model"] = self.model
         return await self.stream("/v1/completions", body | fields)
@@ -108,13 +101,7 @@ class Target:
         url = urlsplit(self.base_url)
         reader, writer = await asyncio.open_connection(url.hostname, url.port or 80, limit=1 << 22)
         try:
-            payload = b"" if body is None else json.dumps(body).encode()
-            auth = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
-            head = (
-                f"{method} {url.path.rstrip('/')}{path} HTTP/1.1\r\nHost: {url.netloc}\r\nConnection: close\r\n{auth}"
-                f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
-            )
-            writer.write(head.encode() + payload)
+            writer.write(http_request(url, method, path, body, self.api_key))
             await writer.drain()
             header = await reader.readuntil(b"\r\n\r\n")
             status = int(header.split(b" ", 2)[1])
@@ -126,6 +113,31 @@ class Target:
                 yield part
         finally:
             writer.close()
+
+
+def greedy_stream(prompt: Sequence[int], max_tokens: int) -> dict[str, Any]:
+    """The body of a streamed greedy completion, `max_tokens` long."""
+    return {
+        "prompt": list(prompt),
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def http_request(
+    base_url: SplitResult, method: str, path: str, body: Mapping[str, Any] | None, api_key: str | None = None
+) -> bytes:
+    """A request after whose answer the connection ends."""
+    payload = b"" if body is None else json.dumps(body).encode()
+    auth = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
+    head = (
+        f"{method} {base_url.path.rstrip('/')}{path} HTTP/1.1\r\nHost: {base_url.netloc}\r\nConnection: close\r\n{auth}"
+        f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+    )
+    return head.encode() + payload
 
 
 async def _body(reader: asyncio.StreamReader, header: bytes) -> AsyncIterator[bytes]:

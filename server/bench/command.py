@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +28,17 @@ def _bench() -> None:  # pyright: ignore[reportUnusedFunction]
     """Measure a server or this machine."""
 
 
+@contextmanager
+def _usable(name: str) -> Generator[None]:
+    """A server that a bench cannot use ends it with one line."""
+    from .client import BenchError
+
+    try:
+        yield
+    except (BenchError, OSError) as error:
+        raise ConfigError(f"bench {name}: {error}") from error
+
+
 @bench.command()
 def serve(
     url: Annotated[str, typer.Argument(help="Base URL of an OpenAI-compatible server, without /v1.")],
@@ -37,7 +50,7 @@ def serve(
     plot: Annotated[Path | None, typer.Option(help="Write an SVG here.")] = None,
 ) -> None:
     """Put loads on a server and report tokens per second, time to first token and gaps between tokens."""
-    from .client import BenchError, Target
+    from .client import Target
     from .scenarios import SCENARIOS
     from .serve import publish, run
 
@@ -46,11 +59,9 @@ def serve(
         raise ConfigError(f"--scenario {unknown[0]}: known are {', '.join(SCENARIOS)}")
     urls = [url, against] if against else [url]
     targets = [Target(u, api_key=api_key, label=u) for u in urls]
-    try:
+    with _usable("serve"):
         # The seed comes from the clock: a second call must not find its prompts in a prefix cache.
         report = asyncio.run(run(targets, names, repeats, seed=time.time_ns() % 1_000_000))
-    except (BenchError, OSError) as error:
-        raise ConfigError(f"bench serve: {error}") from error
     publish(report, json_out, plot)
 
 
@@ -124,7 +135,6 @@ def spec(
     Exit code 1: a stream changed.
     """
     from . import spec as command
-    from .client import BenchError
     from .spec_plan import Plan, measure
 
     options = command.Options(url, against, api_key, admin_key, type_, governor, temperature, pairs)
@@ -135,10 +145,8 @@ def spec(
         whole_numbers("--concurrency", concurrency, 1),
         whole_numbers("--stagger-ms", stagger_ms, 0),
     )
-    try:
+    with _usable("spec"):
         report = asyncio.run(measure(options, plan))
-    except (BenchError, OSError) as error:
-        raise ConfigError(f"bench spec: {error}") from error
     command.publish(report, json_out)
     raise typer.Exit(1 if report.different else 0)
 
@@ -173,13 +181,10 @@ def overhead(
 ) -> None:
     """Stream answers over HTTP and straight from an engine, in turns: what HTTP and Python take of a model's speed."""
     from . import overhead as command
-    from .client import BenchError
 
     counts = whole_numbers("--streams", streams, 1)
-    try:
+    with _usable("overhead"):
         report = command.run(model, counts, tokens=tokens, pairs=pairs, threads=threads)
-    except (BenchError, OSError) as error:
-        raise ConfigError(f"bench overhead: {error}") from error
     command.publish(report, json_out)
 
 

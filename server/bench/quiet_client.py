@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from .client import BenchError
+from .client import BenchError, greedy_stream, http_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,9 @@ async def stream_all(base_url: str, prompts: Sequence[Sequence[int]], max_tokens
     """One greedy completion of `max_tokens` tokens per prompt, all at once, plain decoding. Raises BenchError."""
     url = urlsplit(base_url)
     loop = asyncio.get_running_loop()
-    streams = [_Stream(_request(url.netloc, prompt, max_tokens)) for prompt in prompts]
+    plain = {"speculation": {"enabled": False}}
+    bodies = [greedy_stream(prompt, max_tokens) | plain for prompt in prompts]
+    streams = [_Stream(http_request(url, "POST", "/v1/completions", body)) for body in bodies]
     started = time.perf_counter()
     for stream in streams:
         await loop.create_connection(lambda stream=stream: stream, url.hostname or "", url.port or 80)
@@ -58,17 +60,6 @@ async def stream_all(base_url: str, prompts: Sequence[Sequence[int]], max_tokens
     seconds = time.perf_counter() - started
     tokens = sum(_num_tokens(bytes(stream.data)) for stream in streams)
     return QuietRun(seconds, tokens, sum(stream.num_reads for stream in streams))
-
-
-def _request(host: str, prompt: Sequence[int], max_tokens: int) -> bytes:
-    fields = {"temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
-    fields |= {"speculation": {"enabled": False}}
-    body = json.dumps({"prompt": list(prompt), "max_tokens": max_tokens, **fields}).encode()
-    head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
 
 
 def _num_tokens(answer: bytes) -> int:

@@ -6,14 +6,13 @@ brought, so that the same answer has its log-probabilities at the same places ho
 
 from __future__ import annotations
 
-import codecs
 from collections import deque
 from collections.abc import Sequence
 
 from ...engine.request import Draw, Output
+from ...models.tokenizer import StreamDecoder
 from ..message_events import CallArguments, Content, Event, Reasoning
 from ..message_parser import MessageReader
-from ..ports import Tokenizer
 
 Found = tuple[Event, list[Draw]]
 
@@ -21,14 +20,11 @@ Found = tuple[Event, list[Draw]]
 class AnswerReader:
     """Reads one answer and counts the tokens of its reasoning."""
 
-    def __init__(
-        self, reader: MessageReader, tokenizer: Tokenizer, visible_ids: frozenset[int], *, with_draws: bool
-    ) -> None:
+    def __init__(self, reader: MessageReader, decoder: StreamDecoder, *, with_draws: bool) -> None:
+        """`decoder`: as the one that makes the answer's text."""
         self._reader = reader
-        self._tokenizer = tokenizer
-        self._visible_ids = visible_ids
+        self._decoder = decoder
         self._with_draws = with_draws
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._end = 0  # characters up to the end of the last token
         self._starts: list[int] = []  # of the tokens that may belong to the reasoning
         self._num_reasoning = 0 if reader.reasoning_end == 0 else None  # None: some of it may still come
@@ -66,8 +62,7 @@ class AnswerReader:
             return  # nobody asks where they lie
         for index, token_id in enumerate(output.token_ids):
             start = self._end
-            data = self._tokenizer.token_bytes(token_id, special=token_id in self._visible_ids)
-            self._end += len(self._utf8.decode(data))
+            self._end += len(self._decoder.take(token_id))
             if self._num_reasoning is None:
                 self._starts.append(start)
             if self._with_draws:

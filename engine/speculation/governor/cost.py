@@ -7,6 +7,7 @@ match is good enough for this machine, this model and this request. Paid drafter
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from ..contract import Capabilities, Score, Scores
@@ -122,10 +123,7 @@ class CostGovernor:
         if offer.ticket.paid is not None and offer.ticket.paid.trial:
             best_rate = 0.0  # the loss was already granted from the budget
         survival, window = 1.0, 0
-        longest = COMPANY * price[0] if situation.sequences > 1 else price[-1]
-        for j in range(min(offer.limit, len(offer.draft.token_ids), len(price) - 1)):
-            if price[j + 1] > longest:
-                break
+        for j in range(min(offer.limit, len(offer.draft.token_ids), _most_rows(price, situation.sequences))):
             survival *= mean(grades[j])
             expected += survival
             rate = expected / (price[j + 1] + sunk)
@@ -153,10 +151,7 @@ class CostGovernor:
         windows, chosen = [0] * len(offers), [0] * len(offers)
         expected = float(situation.sequences)
         best_rate = expected / (prices.prices[0] + sunk) * max(o.ticket.margin for o in offers)
-        longest = COMPANY * prices.prices[0] if situation.sequences > 1 else prices.prices[-1]
-        for rows, (survival, _, i) in enumerate(ranked[: len(prices.prices) - 1], 1):
-            if prices.prices[rows] > longest:
-                break
+        for rows, (survival, _, i) in enumerate(ranked[: _most_rows(prices.prices, situation.sequences)], 1):
             expected += survival
             windows[i] += 1
             rate = expected / (prices.prices[rows] + sunk)
@@ -252,6 +247,11 @@ class CostGovernor:
             "spec_seconds_per_token": self.rates[1],
             "exploration": self._budget.snapshot(),
         }
+
+
+def _most_rows(prices: Sequence[float], sequences: int) -> int:
+    """Rows that drafts may add to a step of so many sequences: as many as are priced, in company as are affordable."""
+    return (bisect_right(prices, COMPANY * prices[0]) if sequences > 1 else len(prices)) - 1
 
 
 def graded(outcome: Outcome) -> list[Score]:

@@ -13,6 +13,7 @@ from tool_templates import HERMES, THINKING, template
 from tool_texts import hermes
 
 from surefoot.engine.request import Draw, Finish, FinishReason, Output
+from surefoot.models.tokenizer import StreamDecoder
 from surefoot.server.chat_format import ChatFormat
 from surefoot.server.choices import TokenNames
 from surefoot.server.reasoning.formats import Begin
@@ -34,6 +35,9 @@ class Bytes:
     def token_bytes(self, token_id: int, *, special: bool) -> bytes:
         return b"" if token_id == 256 else bytes([token_id])
 
+    def prefixed_token(self, ids: Any) -> None:
+        return None
+
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         return list(text.encode())
 
@@ -45,7 +49,9 @@ def answer_of(source: str, include: list[str], keep: Any) -> ResponseAnswer:
     chat = ChatFormat(template(source), TOKENIZER)
     asked = ResponseRequest.model_validate({"input": "x", "include": include, "tools": [TOOL]})
     reader = AnswerReader(
-        chat.reader(asked.call_plan(), Begin.ANEW), TOKENIZER, frozenset(), with_draws=asked.num_logprobs() is not None
+        chat.reader(asked.call_plan(), Begin.ANEW),
+        StreamDecoder(TOKENIZER, [1, 2]),
+        with_draws=asked.num_logprobs() is not None,
     )
     return ResponseAnswer(HEADER, asked, [1, 2], reader, TokenNames(TOKENIZER, False), keep)
 
