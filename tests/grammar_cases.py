@@ -12,6 +12,7 @@ from surefoot.engine.grammar.constraint import Constraint
 from surefoot.engine.grammar.matcher import Grammar
 
 END = 3  # of PieceTokenizer
+BYTES_END = 257  # of tokenizers whose token i is byte i
 
 
 class PieceTokenizer:
@@ -70,3 +71,17 @@ PERSON: Mapping[str, object] = {
     "required": ["name", "age", "tags"],
     "additionalProperties": False,
 }
+
+
+def takes_bytes(grammar: Grammar, text: str) -> bool:
+    """Whether a text is an answer, for a tokenizer whose token i is byte i."""
+    matcher = grammar.start()
+    for byte in text.encode():
+        if matcher.complete or not _allows(matcher.masks_for()[0], byte):
+            return False
+        matcher.commit([byte])
+    return matcher.complete or _allows(matcher.masks_for()[0], BYTES_END)
+
+
+def _allows(mask: NDArray[np.uint32], token: int) -> bool:
+    return bool(mask[token // 32] >> (token % 32) & 1)

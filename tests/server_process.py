@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -14,7 +13,6 @@ import httpx
 import psutil
 import pytest
 
-HOME = Path(os.environ.get("TEST_MODELS_HOME", Path.home() / ".surefoot"))
 MIB = 1 << 20
 
 

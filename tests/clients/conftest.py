@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from real_models import CODER, real_model
 
 from surefoot.kernels.registry import has_native_module
 
-MODEL = Path.home() / ".surefoot" / "models" / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 KEY = "sf-clients"  # so that a client which does not send it is found out
 
 
@@ -35,14 +35,13 @@ class Served:
 
 @pytest.fixture(scope="session")
 def served() -> Iterator[Served]:
-    if not MODEL.exists():
-        pytest.skip(f"{MODEL} is not there")
+    model = real_model(CODER)
     if not has_native_module():
         pytest.skip("the native module is not built")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SUREFOOT_", "TS_"))}
     arguments = ["--port", "0", "--ctx-size", "4096", "--served-model-name", "qwen", "--api-key", KEY]
     process = subprocess.Popen(
-        [sys.executable, "-m", "surefoot.server", "serve", str(MODEL), *arguments],
+        [sys.executable, "-m", "surefoot.server", "serve", str(model), *arguments],
         env=environment,
         stderr=subprocess.PIPE,
         text=True,

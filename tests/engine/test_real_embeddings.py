@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from engine_drive import Drive, params
 from harness import DATA
+from real_models import real_model
 
 from surefoot.engine.pooling import normalised
 from surefoot.kernels.registry import create_backend, has_native_module
 from surefoot.models.load import load_model
 from surefoot.models.pooling import Pooling
 
-MODELS = Path.home() / ".surefoot" / "models"
 WORST = 0.008  # 1 - cosine
 pytestmark = [
     pytest.mark.slow,
@@ -30,9 +30,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("record", sorted((DATA / "embeddings").glob("*.json")), ids=lambda path: path.stem)
 def test_vectors_are_those_of_another_server(record: Path) -> None:
-    path = MODELS / f"{record.stem}.gguf"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
+    path = real_model(record.stem)
     data = json.loads(record.read_text())
     model = load_model(path)
     assert [model.tokenizer.encode(text, add_special=True, parse_special=True) for text in data["texts"]] == data["ids"]

@@ -8,11 +8,11 @@ import threading
 import time
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from engine_drive import Answer, Drive, params
 from harness import DATA
+from real_models import real_model
 
 from surefoot.engine.config import EngineConfig
 from surefoot.engine.engine import Engine
@@ -22,7 +22,6 @@ from surefoot.kernels.formats import KvType
 from surefoot.kernels.registry import create_backend, has_native_module
 from surefoot.models.load import LoadedModel, load_model
 
-MODELS = Path.home() / ".surefoot" / "models"
 SMALL = ["smollm2-135m-instruct-q4_1", "gemma3-270m-q4_k_m"]
 LARGE = "qwen2.5-coder-1.5b-instruct-q4_k_m"
 
@@ -31,10 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not has_native_module(), reas
 
 @cache
 def loaded(name: str) -> LoadedModel:
-    path = MODELS / f"{name}.gguf"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    return load_model(path)
+    return load_model(real_model(name))
 
 
 @cache

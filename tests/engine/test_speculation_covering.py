@@ -11,13 +11,13 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from covering import all_pairs, covering, pairs_of
 from engine_drive import Answer, Drive, params
 from harness import DATA
+from real_models import real_model
 from speculation_doubles import Scripted
 
 from surefoot.engine.active_request import ActiveRequest
@@ -34,7 +34,6 @@ from surefoot.kernels.formats import KvType
 from surefoot.kernels.registry import create_backend, has_native_module
 from surefoot.models.load import LoadedModel, load_model
 
-MODELS = Path.home() / ".surefoot" / "models"
 PLAIN = SpeculationPolicy(enabled=False)
 LENGTH = 48  # tokens of an answer
 AXES: dict[str, Sequence[object]] = {
@@ -60,10 +59,7 @@ def test_the_set_covers_every_pair() -> None:
 
 @cache
 def loaded(name: str) -> LoadedModel:
-    path = MODELS / f"{name}.gguf"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    return load_model(path)
+    return load_model(real_model(name))
 
 
 @cache
@@ -155,7 +151,7 @@ def opened(case: dict[str, Any], reference: Answer) -> Drive:
         type="auto" if speculator == "recorded" else speculator,
         max_batch=4 if case["company"] == "batch" else 1,
     )
-    weights = {"draft_model": str(MODELS / f"{name}.gguf")} if speculator in ("draft-model", "auto") else {}
+    weights = {"draft_model": str(real_model(name))} if speculator in ("draft-model", "auto") else {}
     engine = Drive(
         loaded(name),
         backend(),

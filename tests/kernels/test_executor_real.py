@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 from harness import DATA, ProgramRunner, open_model
 from numpy.typing import NDArray
+from real_models import real_model
 
 from surefoot.kernels.cpu import _ops
 from surefoot.kernels.cpu.backend import CpuBackend
@@ -24,9 +24,7 @@ LENGTH = 80
 @pytest.fixture(scope="module", params=FILES)
 def model(request: pytest.FixtureRequest) -> Iterator[tuple[Definition, list[int]]]:
     """A real file's program, and token ids of real text."""
-    path = Path.home() / ".surefoot" / "models" / f"{request.param}.gguf"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
+    path = real_model(request.param)
     record = json.loads((DATA / "real" / f"{request.param}.json").read_text())
     ids = [token for part in record["complete"] + record["chat"] for token in part["prompt_ids"]]
     yield open_model(path), ids[:LENGTH]

@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from real_models import real_model
 
 from surefoot.kernels.errors import ModelFileError
 from surefoot.models.gguf import GgufFile, Metadata
@@ -51,9 +52,7 @@ def test_same_as_gguf_package(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["smollm2-135m-instruct-q4_1", "gemma3-270m-q4_k_m"])
 def test_large_vocabularies_cost_milliseconds(name: str) -> None:
-    path = Path.home() / ".surefoot" / "models" / f"{name}.gguf"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
+    path = real_model(name)
     start = time.process_time()
     file = GgufFile.open(path)
     opened = time.process_time()

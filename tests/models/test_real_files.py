@@ -7,20 +7,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from harness import DATA, ProgramRunner, open_model
 from numpy.typing import NDArray
+from real_models import real_model
 
 from surefoot.kernels.backend import Backend
 from surefoot.kernels.formats import KvType
 from surefoot.kernels.registry import create_backend, has_native_module
 from surefoot.models.config import Definition
 
-MODELS = Path.home() / ".surefoot" / "models"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not has_native_module(), reason="the native module was not built"),
@@ -85,9 +84,7 @@ def run(backend: Backend, definition: Definition, record: dict[str, Any]) -> Row
 
 @pytest.fixture(scope="module", params=FILES)
 def recorded(request: pytest.FixtureRequest) -> Iterator[tuple[Bounds, list[Rows]]]:
-    path = MODELS / f"{request.param}.gguf"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
+    path = real_model(request.param)
     record = json.loads((DATA / "real" / f"{request.param}.json").read_text())
     backend = create_backend("cpu")
     definition = open_model(path)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from real_models import real_model
 
 from surefoot.models.chat_template import load_chat_template
 from surefoot.models.gguf import GgufFile
 from surefoot.models.tokenizer import StreamDecoder, Tokenizer, WholeTexts, load_tokenizer
 
 DATA = Path(__file__).parents[1] / "data"
-MODELS = Path.home() / ".surefoot" / "models"
 ORACLES = [
     path.parent
     for path in sorted(DATA.glob("oracle/*/meta.json"))
@@ -32,10 +32,7 @@ def by_name(path: Path) -> str:
 
 @cache
 def real_file(recorded: Path) -> GgufFile:
-    path = MODELS / f"{recorded.stem}.gguf"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not here")
-    return GgufFile.open(path)
+    return GgufFile.open(real_model(recorded.stem))
 
 
 @cache

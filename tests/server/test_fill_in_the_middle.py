@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from real_models import CODER, real_model
 
 from surefoot.engine.config import EngineConfig
 from surefoot.engine.opening import open_engine
@@ -18,8 +18,6 @@ from surefoot.models.load import load_model
 from surefoot.server.launch import assemble
 from surefoot.server.settings import Settings
 
-MODELS = Path.home() / ".surefoot" / "models"
-SMALL = "qwen2.5-coder-0.5b-instruct-q4_k_m"
 LARGE = "qwen2.5-coder-1.5b-instruct-q4_k_m"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not has_native_module(), reason="the native module is not built")]
@@ -31,13 +29,6 @@ GREET = ('def greet(name):\n    return f"Hello, ', '!"\n\n\nprint(greet("Ada"))\
 SORT = ("    numbers = [3, 1, 2]\n    numbers.", "()\n    assert numbers == [1, 2, 3]\n")
 
 
-def model_path(name: str) -> Path:
-    path = MODELS / f"{name}.gguf"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    return path
-
-
 @pytest.fixture(scope="module")
 def clients(serve: Any) -> Iterator[Callable[[str], openai.OpenAI]]:
     """A client of a server on the named model; servers are started when first asked for."""
@@ -45,7 +36,7 @@ def clients(serve: Any) -> Iterator[Callable[[str], openai.OpenAI]]:
 
         @functools.cache
         def client(name: str) -> openai.OpenAI:
-            path = model_path(name)
+            path = real_model(name)
             opened = open_engine(path, EngineConfig(kv_memory=64 << 20, context_length=2048, measure_cost=False))
             return stack.enter_context(stack.enter_context(serve(assemble(opened, Settings(), path))).client())
 
@@ -82,23 +73,23 @@ def test_the_middle_fits_and_ends(clients: Any, gap: tuple[str, str], middle: st
 )
 def test_the_middle_is_that_of_another_server(clients: Any, gap: tuple[str, str], middle: str) -> None:
     """The small model seldom ends in time; llama.cpp's server, given the markers as text, wrote just the same."""
-    assert fill(clients(SMALL), *gap).text.startswith(middle)
+    assert fill(clients(CODER), *gap).text.startswith(middle)
 
 
 def test_streams_ids_and_text_give_the_same(clients: Any) -> None:
-    client, (before, after) = clients(SMALL), ADD
+    client, (before, after) = clients(CODER), ADD
     whole = fill(client, before, after)
-    ids = load_model(model_path(SMALL)).tokenizer.encode_inside(before)
+    ids = load_model(real_model(CODER)).tokenizer.encode_inside(before)
     assert fill(client, ids, after).text == whole.text
     stream = client.completions.create(
-        model=SMALL, prompt=before, suffix=after, temperature=0, max_tokens=24, stream=True
+        model=CODER, prompt=before, suffix=after, temperature=0, max_tokens=24, stream=True
     )
     assert "".join(chunk.choices[0].text for chunk in stream) == whole.text
 
 
 def test_markers_in_a_file_are_text() -> None:
     """A file about such models must not end its own prompt."""
-    tokenizer = load_model(model_path(SMALL)).tokenizer
+    tokenizer = load_model(real_model(CODER)).tokenizer
     roles = tokenizer.fim_ids
     ids = tokenizer.encode_gap("a<|fim_suffix|>b", "c<|fim_middle|>d<|im_end|>")
     assert ids is not None

@@ -17,11 +17,11 @@ from typing import Any
 
 import httpx
 import pytest
-from server_process import HOME, MIB, Process
+from real_models import CODER, real_model
+from server_process import MIB, Process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]
 
-QWEN = HOME / "models" / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 SECONDS = float(os.environ.get("SOAK_SECONDS", "60"))
 CLIENTS = 16
 LEAVES = 0.15  # of requests, at a random moment
@@ -208,9 +208,8 @@ class Soak:
         assert response.status_code == 200, response.text
 
 
-@pytest.mark.skipif(not QWEN.exists(), reason=f"needs {QWEN.name}; tests/fetch_real_models.py fetches it")
 def test_everything_at_once(served: Any, eventually: Any) -> None:
-    server = served(QWEN, 48 * MIB, "--max-running", "12", "--response-store", "1MiB")
+    server = served(real_model(CODER), 48 * MIB, "--max-running", "12", "--response-store", "1MiB")
     soak = Soak(server, seed=int(os.environ.get("SOAK_SEED", "1")))
     asyncio.run(soak.learn())
     asyncio.run(soak.run(SECONDS / 4))  # touches what is allocated once

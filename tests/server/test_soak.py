@@ -11,34 +11,31 @@ from typing import Any
 
 import httpx
 import pytest
-from server_process import HOME, MIB
+from real_models import SMOL, real_model
+from server_process import MIB
 
 pytestmark = pytest.mark.slow
 
 DATA = Path(__file__).parents[1] / "data"
 TINY = DATA / "oracle" / "qwen3" / "model.gguf"
-SMOL = HOME / "models" / "smollm2-135m-instruct-q4_1.gguf"
-
-needs_smol = pytest.mark.skipif(not SMOL.exists(), reason=f"needs {SMOL.name}; `surefoot serve` fetches it")
 
 
-@needs_smol
 def test_ready_soon_and_small(served: Any) -> None:
     """Ready within 3 s, the file cached, on a machine with a core to spare; resident at most file, cache and 250 MB."""
-    starts = [served(SMOL, 64 * MIB) for _ in range(3)]
+    path = real_model(SMOL)
+    starts = [served(path, 64 * MIB) for _ in range(3)]
     crowding = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     assert min(server.ready_s for server in starts) < 3.0 * crowding
     for server in starts:
         body = {"messages": [{"role": "user", "content": "Name three rivers."}], "max_tokens": 30}
         assert httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
-        assert server.resident() < SMOL.stat().st_size + 64 * MIB + 250e6
+        assert server.resident() < path.stat().st_size + 64 * MIB + 250e6
 
 
-@needs_smol
 def test_recorded_chats_over_http(served: Any) -> None:
     """Prompt ids exactly, then the greedy tokens as far as the recorded margins are beyond rounding."""
     recorded = json.loads((DATA / "real" / "smollm2-135m-instruct-q4_1.json").read_text())
-    server = served(SMOL, 256 * MIB)
+    server = served(real_model(SMOL), 256 * MIB)
     with httpx.Client(base_url=server.url, timeout=120) as http:
         for chat in recorded["chat"]:
             ids = http.post("/tokenize", json={"messages": chat["messages"]}).json()["tokens"]
@@ -84,10 +81,9 @@ async def _with_disconnects(url: str, count: int, width: int, seed: int) -> dict
     return results
 
 
-@needs_smol
 @pytest.mark.timeout(900)
 def test_a_thousand_requests_with_random_disconnects(served: Any, eventually: Any) -> None:
-    server = served(SMOL, 32 * MIB, "--max-running", "8")  # a cache that the first requests fill
+    server = served(real_model(SMOL), 32 * MIB, "--max-running", "8")  # a cache that the first requests fill
     asyncio.run(_with_disconnects(server.url, 200, 8, seed=0))  # touches what is allocated once
     assert eventually(server.idle, 60)
     threads, resident = server.process.num_threads(), server.resident()

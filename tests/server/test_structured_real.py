@@ -7,13 +7,13 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jsonschema_rs
 import openai
 import pytest
 from pydantic import BaseModel, Field
+from real_models import CODER, real_model
 
 from surefoot.engine.config import EngineConfig
 from surefoot.engine.opening import open_engine
@@ -21,18 +21,15 @@ from surefoot.kernels.registry import has_native_module
 from surefoot.server.launch import assemble
 from surefoot.server.settings import EngineSettings, Settings
 
-PATH = Path.home() / ".surefoot" / "models" / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
-
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not has_native_module(), reason="the native module is not built")]
 
 
 @pytest.fixture(scope="module")
 def live(serve: Any) -> Iterator[Any]:
-    if not PATH.exists():
-        pytest.skip(f"{PATH} is not there")
+    path = real_model(CODER)
     config = EngineConfig(kv_memory=192 << 20, context_length=4096, max_running=8, measure_cost=False)
-    opened = open_engine(PATH, config)
-    with serve(assemble(opened, Settings(engine=EngineSettings()), PATH)) as live:
+    opened = open_engine(path, config)
+    with serve(assemble(opened, Settings(engine=EngineSettings()), path)) as live:
         yield live
 
 

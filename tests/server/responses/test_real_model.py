@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import openai
 import pytest
 from pydantic import BaseModel
 
-from surefoot.engine.config import EngineConfig
-from surefoot.engine.opening import open_engine
 from surefoot.kernels.registry import has_native_module
-from surefoot.server.launch import assemble
-from surefoot.server.settings import EngineSettings, Settings
-
-PATH = Path.home() / ".surefoot" / "models" / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not has_native_module(), reason="the native module is not built")]
 
@@ -36,11 +29,8 @@ SUM: Any = {
 
 
 @pytest.fixture(scope="module")
-def client(serve: Any) -> Iterator[openai.OpenAI]:
-    if not PATH.exists():
-        pytest.skip(f"{PATH} is not there")
-    opened = open_engine(PATH, EngineConfig(kv_memory=128 << 20, context_length=4096, measure_cost=False))
-    with serve(assemble(opened, Settings(engine=EngineSettings()), PATH)) as live, live.client() as client:
+def client(coder: Any) -> Iterator[openai.OpenAI]:
+    with coder.client() as client:
         yield client
 
 
