@@ -1,7 +1,8 @@
 """What a draw is: the parameters a row is sampled under and what comes back. Backends implement it.
 
 The noise of a draw is a function of (seed, output position, token id) only, so speculation, batching and preemption
-cannot shift it. Order: logit bias, penalties, mask, temperature, top-k, top-p, min-p, Gumbel-max.
+cannot shift it. Order: logit bias, penalties, mask, bans and exclusive tokens, temperature, top-k, top-p, min-p,
+Gumbel-max.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ class SamplingSpec:
     repetition_penalty: float = 1.0  # over prompt and output: positive logits are divided, negative multiplied
     presence_penalty: float = 0.0  # over output
     frequency_penalty: float = 0.0  # over output
+    # Added to logits; ids given twice add up. Infinite ones are the limits of large ones at any temperature: where mask
+    # and suppressed ids leave one biased by plus infinity, only such are drawn; else, where they leave any token
+    # not biased by minus infinity, none of those is. Among themselves they compare as if they had no bias.
     logit_bias: tuple[tuple[int, float], ...] = ()
     suppress_ids: tuple[int, ...] = ()  # never drawn at output positions below suppress_until (min_tokens)
     suppress_until: int = 0
@@ -35,6 +39,13 @@ class SamplingSpec:
     def reads_prompt(self) -> bool:
         """Whether a draw depends on which tokens the prompt holds."""
         return self.repetition_penalty != 1
+
+    def summed_bias(self) -> dict[int, float]:
+        """The bias of each id that has one. Not a number where an id is given both infinities."""
+        bias: dict[int, float] = {}
+        for token_id, value in self.logit_bias:
+            bias[token_id] = bias.get(token_id, 0.0) + value
+        return bias
 
     def check(self, prompt_ids: Sequence[int], vocab_size: int) -> None:
         """Raises RequestError, naming the field, for values or token ids that cannot be sampled under."""
@@ -46,7 +57,7 @@ class SamplingSpec:
             "presence_penalty": abs(self.presence_penalty) <= 1e6,
             "frequency_penalty": abs(self.frequency_penalty) <= 1e6,
             "logprobs": self.num_logprobs is None or self.num_logprobs >= 0,
-            "logit_bias": not any(math.isnan(value) for _, value in self.logit_bias),
+            "logit_bias": not any(math.isnan(value) for value in self.summed_bias().values()),
         }
         for field, fits in usable.items():
             if not fits:

@@ -126,7 +126,7 @@ def random_spec(rng: np.random.Generator, vocab: int) -> SamplingSpec:
         repetition_penalty=maybe(float(rng.uniform(0.7, 1.6)), 1.0),
         presence_penalty=maybe(float(rng.uniform(-2, 2)), 0.0),
         frequency_penalty=maybe(float(rng.uniform(-2, 2)), 0.0),
-        logit_bias=tuple((i, float(rng.choice([-100, -1.5, 3, -np.inf]))) for i in ids[:3])
+        logit_bias=tuple((i, float(rng.choice([-100, -1.5, 3, -np.inf, np.inf]))) for i in ids[:3])
         if rng.random() < 0.3
         else (),
         suppress_ids=tuple(ids[3:]) if rng.random() < 0.3 else (),

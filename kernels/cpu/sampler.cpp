@@ -209,8 +209,10 @@ double distance(float x, float best) {
   return best == kInfinity ? -std::numeric_limits<double>::infinity() : double(x) - double(best);
 }
 
-// The row as it is drawn from: itself, or a copy with bias, penalties, suppressed ids and mask.
-const float* adjusted(const SamplerKernels& kernels, const DrawTask& task, size_t j, const float* row,
+enum class Choice { Made, Lifted };  // lifted: every token that the mask leaves may be drawn
+
+// The row as it is drawn from: itself, or a copy with bias, penalties, suppressed ids, mask and choice.
+const float* adjusted(const SamplerKernels& kernels, const DrawTask& task, size_t j, const float* row, Choice choice,
                       DrawScratch& scratch) {
   const SamplerState& state = *task.state;
   const int64_t position = task.position + int64_t(j);
@@ -219,6 +221,7 @@ const float* adjusted(const SamplerKernels& kernels, const DrawTask& task, size_
   std::copy(row, row + state.vocab_size, x);
   state.adjust(row, task.output.data(), task.history + j, position, x);
   if (task.masks) kernels.mask(task.masks + int64_t(j) * task.mask_words, state.vocab_size, x);
+  if (choice == Choice::Made) state.choose(x);
   return x;
 }
 
@@ -229,8 +232,12 @@ DrawFailure draw_row(const SamplerKernels& kernels, const DrawTask& task, size_t
   const float* row = task.rows + int64_t(j) * task.stride;
   float best;
   if (!kernels.best(row, n, &best, &out.id)) return DrawFailure::NotANumber;
-  const float* x = adjusted(kernels, task, j, row, scratch);
+  const float* x = adjusted(kernels, task, j, row, Choice::Made, scratch);
   if (x != row) kernels.best(x, n, &best, &out.id);
+  if (best == -kInfinity && task.state->bans()) {  // nothing but banned tokens is left
+    x = adjusted(kernels, task, j, row, Choice::Lifted, scratch);
+    kernels.best(x, n, &best, &out.id);
+  }
   if (best == -kInfinity) return DrawFailure::NothingAllowed;
   if (spec.temperature > 0) {
     const Kept kept = filter({kernels, x, n, best, spec.temperature}, spec, scratch);
@@ -245,6 +252,8 @@ DrawFailure draw_row(const SamplerKernels& kernels, const DrawTask& task, size_t
 
 SamplerState::SamplerState(SamplingSpec s, const int32_t* prompt_ids, size_t prompt_size, int64_t vocab)
     : spec(std::move(s)), vocab_size(vocab) {
+  for (const auto& [id, bias] : spec.bias)
+    if (std::isinf(bias)) (bias > 0 ? wanted_ : banned_).push_back(id);
   if (!reads_prompt() && !reads_output()) return;
   index_.assign(size_t(vocab_size), -1);
   if (reads_prompt())
@@ -267,8 +276,8 @@ void SamplerState::commit(const int32_t* ids, size_t count) {
 
 float SamplerState::biased(float logit, int32_t id) const {
   const auto at = std::lower_bound(spec.bias.begin(), spec.bias.end(), std::pair{id, -kInfinity});
-  if (at == spec.bias.end() || at->first != id) return logit;
-  return logit == -kInfinity || at->second == -kInfinity ? -kInfinity : logit + at->second;
+  if (at == spec.bias.end() || at->first != id || std::isinf(at->second)) return logit;
+  return logit + at->second;
 }
 
 // Of a token that prompt or output holds.
@@ -295,6 +304,18 @@ void SamplerState::adjust(const float* row, const int32_t* drafted, size_t num_d
     }
   if (position < spec.suppress_until)
     for (int32_t id : spec.suppress_ids) x[id] = -kInfinity;
+}
+
+void SamplerState::choose(float* x) const {
+  std::vector<std::pair<int32_t, float>> left;
+  for (int32_t id : wanted_)
+    if (x[id] > -kInfinity) left.emplace_back(id, x[id]);
+  if (left.empty()) {
+    for (int32_t id : banned_) x[id] = -kInfinity;
+    return;
+  }
+  std::fill(x, x + vocab_size, -kInfinity);
+  for (const auto& [id, value] : left) x[id] = value;
 }
 
 void draw(const SamplerKernels& kernels, DrawTask& task, DrawScratch& scratch) {

@@ -30,9 +30,12 @@ class SamplerState {
   SamplerState(SamplingSpec spec, const int32_t* prompt_ids, size_t prompt_size, int64_t vocab_size);
   void commit(const int32_t* ids, size_t count);
 
-  // Bias, penalties, suppressed ids. `x` is the row's copy; `drafted` counts as output.
+  // Finite bias, penalties, suppressed ids. `x` is the row's copy; `drafted` counts as output.
   void adjust(const float* row, const int32_t* drafted, size_t num_drafted, int64_t position, float* x) const;
-  bool adjusts(int64_t position, size_t num_drafted) const;  // whether `adjust` can change anything
+  // After the mask: only exclusive tokens (bias plus infinity) where one is left, else no banned one (minus infinity).
+  void choose(float* x) const;
+  bool bans() const { return !banned_.empty(); }
+  bool adjusts(int64_t position, size_t num_drafted) const;  // whether one of these can change anything
 
   const SamplingSpec spec;
   const int64_t vocab_size;
@@ -48,6 +51,7 @@ class SamplerState {
   float biased(float logit, int32_t id) const;
   float penalised(float x, int64_t outputs) const;
 
+  std::vector<int32_t> wanted_, banned_;
   std::vector<Seen> seen_;
   std::vector<int32_t> index_;  // [vocab] into seen_, -1: not there; empty where no penalty is set
 };

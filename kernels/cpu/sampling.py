@@ -16,9 +16,6 @@ from . import _ops
 def sampler(spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> _ops.Sampler:
     """A request's native sampling state. Raises RequestError for a spec that cannot be sampled under."""
     spec.check(prompt_ids, vocab_size)
-    bias: dict[int, float] = {}
-    for token_id, value in spec.logit_bias:
-        bias[token_id] = bias.get(token_id, 0.0) + value
     return _ops.Sampler(
         seed=spec.seed & 0xFFFFFFFFFFFFFFFF,
         temperature=spec.temperature,
@@ -28,7 +25,7 @@ def sampler(spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> _
         repetition_penalty=spec.repetition_penalty,
         presence_penalty=spec.presence_penalty,
         frequency_penalty=spec.frequency_penalty,
-        logit_bias=sorted(bias.items()),
+        logit_bias=sorted(spec.summed_bias().items()),
         suppress_ids=list(spec.suppress_ids),
         suppress_until=spec.suppress_until,
         num_logprobs=spec.num_logprobs,

@@ -1,7 +1,7 @@
 """The oracle of sampling: numpy, one row at a time, every filter spelled out over the whole sorted row.
 
 Rows are float32; scores and probabilities float64. "Best first" means by value, ties to the lower token id. Minus
-infinity marks a token that must not be drawn; plus infinity outweighs everything finite.
+infinity in an adjusted row marks a token that must not be drawn; plus infinity outweighs everything finite.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ class ReferenceSampler:
     def __init__(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> None:
         spec.check(prompt_ids, vocab_size)
         self.spec = spec
-        self.bias = np.zeros(vocab_size, np.float64)
-        for token_id, value in spec.logit_bias:
-            self.bias[token_id] += value
+        self.bias = np.zeros(vocab_size, np.float32)
+        with np.errstate(over="ignore"):
+            for token_id, value in spec.summed_bias().items():
+                self.bias[token_id] = value
+        self.wanted = self.bias == np.inf
+        self.banned = self.bias == -np.inf
+        self.bias[self.wanted | self.banned] = 0
         self.in_prompt = np.zeros(vocab_size, np.bool_)
         if spec.reads_prompt:
             self.in_prompt[list(prompt_ids)] = True
@@ -73,11 +77,10 @@ def draw_row(
 def adjust(
     row: Row, sampler: ReferenceSampler, position: int, drafted: Sequence[int], mask: NDArray[np.uint32] | None
 ) -> Row:
-    """Logit bias, penalties, suppressed ids and mask, in float32, one rounding per operation."""
+    """Logit bias, penalties, suppressed ids, mask, bans and exclusive tokens; float32, one rounding per operation."""
     spec = sampler.spec
-    bias = sampler.bias.astype(np.float32)
     with np.errstate(invalid="ignore", over="ignore"):
-        x = np.where((row == -np.inf) | (bias == -np.inf), np.float32(-np.inf), row + bias)
+        x = np.where(row == -np.inf, np.float32(-np.inf), row + sampler.bias)
         counts = sampler.output_counts + np.bincount(np.array(drafted, np.int64), minlength=len(row))
         repetition = np.float32(spec.repetition_penalty)
         x = np.where(sampler.in_prompt | (counts > 0), np.where(x > 0, x / repetition, x * repetition), x)
@@ -88,6 +91,11 @@ def adjust(
     if mask is not None:
         allowed = np.unpackbits(mask.astype("<u4").view(np.uint8), count=len(row), bitorder="little")
         x[allowed == 0] = -np.inf
+    possible = x > -np.inf
+    if (possible & sampler.wanted).any():
+        x[~sampler.wanted] = -np.inf
+    elif (possible & ~sampler.banned).any():
+        x[sampler.banned] = -np.inf
     return x.astype(np.float32)
 
 

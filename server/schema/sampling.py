@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import secrets
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from ...kernels.errors import RequestError
 
 _SEED_BITS = 64
 _GREEDY_BELOW = 1e-5  # a temperature under this is greedy: dividing by it would overflow float32
+_MAX_BIAS = 100  # of a logit: it and its negative are no numbers but a wish for nothing else, and a ban
 _MAX_STOPS = 64
 _MAX_STOP_LENGTH = 4096  # characters
 
@@ -203,9 +205,9 @@ def _logit_bias(entries: dict[str, float], vocab_size: int) -> tuple[tuple[int, 
                 param="logit_bias",
                 code="invalid_value",
             )
-        if not -100 <= bias <= 100:
+        if abs(bias) > _MAX_BIAS:
             raise RequestError(
                 f"logit_bias: the bias of {key} must be between -100 and 100", param="logit_bias", code="invalid_value"
             )
-        biases[int(key)] = bias
+        biases[int(key)] = bias if abs(bias) < _MAX_BIAS else math.copysign(math.inf, bias)
     return tuple(sorted(biases.items()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -185,7 +186,7 @@ def test_parameters_reach_the_engine(start: Any) -> None:
     params = live.engine.submissions[0].params
     assert (params.max_tokens, params.temperature, params.top_k, params.top_p, params.min_p) == (7, 0.5, 0, 0.9, 0.1)
     assert (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) == (1.05, -2.0, 2.0)
-    assert params.logit_bias == ((5, 1.5), (72, -100.0))
+    assert params.logit_bias == ((5, 1.5), (72, -math.inf))
     assert (params.stop, params.stop_token_ids, params.ignore_eos, params.min_tokens) == (("x", "y"), (3,), True, 2)
     assert params.seed == 2**64 - 7
 

@@ -127,6 +127,14 @@ def test_a_banned_token_never_appears(http: Any) -> None:
     assert banned not in again["choices"][0]["token_ids"]
 
 
+def test_bans_and_exclusive_tokens_hold_at_the_highest_temperature(http: Any) -> None:
+    hot = {"temperature": 100, "max_tokens": 200, "return_token_ids": True, "seed": 9}
+    banned = ask(http, **hot, logit_bias={str(token): -100 for token in range(600)})["choices"][0]["token_ids"]
+    assert min(banned) >= 600
+    only = ask(http, **hot, logit_bias={"70": 100, "71": 100, "72": 99})["choices"][0]["token_ids"]
+    assert {70, 71} == set(only)
+
+
 def test_min_tokens_holds_back_the_end(http: Any) -> None:
     end = 1019  # <|im_end|>
     forced = {"logit_bias": {str(end): 100}, "ignore_eos": False, "max_tokens": 30, "seed": 5}

@@ -134,6 +134,21 @@ def test_a_bias_chooses_among_what_is_allowed(real: Any) -> None:
     assert only(real, logit_bias={str(letters["z"][0]): 100}, **choice)["text"] == free["text"]
 
 
+def test_a_ban_chooses_among_what_is_allowed_and_forbids_nothing_that_is_prescribed(real: Any) -> None:
+    """A grammar is kept whatever is banned: its answer ends although its end is, and one of its choices is made."""
+    choice = {"structured_outputs": {"choice": ["aa", "bb"]}, "temperature": 100, "ignore_eos": False}
+    with real.http() as http:
+        letters = {text: http.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+                   for text in ("a", "aa", "b", "bb")}  # fmt: skip
+    banned = {text: {str(letters[text][0]): -100, str(letters[text * 2][0]): -100} for text in "ab"}
+    end = {"1019": -100, "2": -100}
+    for seed in range(5):
+        assert only(real, logit_bias={**banned["a"], **end}, seed=seed, **choice)["text"] == "bb"
+        assert only(real, logit_bias={**banned["b"], **end}, seed=seed, **choice)["text"] == "aa"
+    both = {only(real, logit_bias={**banned["a"], **banned["b"], **end}, seed=s, **choice)["text"] for s in range(12)}
+    assert both == {"aa", "bb"}
+
+
 def test_log_probabilities_are_those_of_the_raw_rows(real: Any) -> None:
     """Drawn under a mask, judged without it: the best alternatives may be forbidden ones."""
     answer = only(real, response_format=FORMAT, logprobs=3, temperature=0)
