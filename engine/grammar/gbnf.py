@@ -14,7 +14,7 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]  # of code points, both ends inc
 
 MAX_TEXT = 16 * 1024  # characters
 _MAX_RULES = 500
-_MAX_DEPTH = 50  # groups within groups
+_MAX_DEPTH = 50  # groups within groups; repetitions of repetitions
 _SPACE = re.compile(r"(?:[ \t]|#[^\n]*)*")
 _LINES = re.compile(r"(?:\s|#[^\n]*)*")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -177,7 +177,11 @@ class _Reader:
         return None
 
     def _repeated(self, item: Node, depth: int) -> Node:
+        marks = 0
         while True:
+            marks += 1
+            if marks > _MAX_DEPTH:
+                self._fail("repetitions are nested too deeply")
             self._skip(_LINES if depth else _SPACE)
             if self._take("*"):
                 item = Repeat(item, 0, None)

@@ -31,8 +31,9 @@ def lark_of_gbnf(text: str) -> str:
     _refuse_explosion(rules)
     regular = _regular(rules)
     shapes = _settled(rules)
-    lexical = shapes is not None and ("root" in regular or _Check(rules, regular, shapes).passes())
-    return _Writer(rules, regular if lexical else {}, shapes or {}).grammar()
+    parts = None if shapes is None else _Parts(regular, shapes)
+    lexical = parts is not None and ("root" in regular or _Check(rules, parts).passes())
+    return _Writer(rules, parts if lexical else None).grammar()
 
 
 def _refuse_explosion(rules: dict[str, Node]) -> None:
@@ -228,13 +229,38 @@ def _counts(low: int, high: int | None) -> str:
     return "?" if (low, high) == (0, 1) else f"{{{low},{high}}}"
 
 
+class _Parts:
+    """What is settled of every part. It is asked for on each level above it, so each part's answer is kept."""
+
+    def __init__(self, lexemes: dict[str, str], shapes: dict[str, _Shape]) -> None:
+        self.lexemes = lexemes  # rules that are regular expressions
+        self._shapes = shapes
+        self._known: dict[int, tuple[_Shape, bool]] = {}  # by identity: the rules keep their parts alive
+
+    def shape(self, node: Node) -> _Shape:
+        return self._of(node)[0]
+
+    def is_lexeme(self, node: Node) -> bool:
+        return self._of(node)[1]
+
+    def pattern(self, node: Node) -> str | None:
+        """A lexeme's regular expression, written anew: those of all levels would fill the memory."""
+        return _pattern(node, self.lexemes) if self.is_lexeme(node) else None
+
+    def _of(self, node: Node) -> tuple[_Shape, bool]:
+        known = self._known.get(id(node))
+        if known is None:
+            known = _shape(node, self._shapes), _pattern(node, self.lexemes) is not None
+            self._known[id(node)] = known
+        return known
+
+
 class _Check:
     """Whether a grammar of lexemes is decided by each next character."""
 
-    def __init__(self, rules: dict[str, Node], lexemes: dict[str, str], shapes: dict[str, _Shape]) -> None:
+    def __init__(self, rules: dict[str, Node], parts: _Parts) -> None:
         self._rules = rules
-        self._lexemes = lexemes
-        self._shapes = shapes
+        self._parts = parts
         self._follow: dict[str, Ranges] = dict.fromkeys(rules, _NOTHING)
         self._fine = True
 
@@ -243,7 +269,7 @@ class _Check:
         for _ in range(_MAX_ROUNDS):
             before, self._fine = dict(self._follow), True
             for name, node in self._rules.items():
-                if name not in self._lexemes:
+                if name not in self._parts.lexemes:
                     self._walk(node, self._follow[name])
             if not self._fine or before == self._follow:
                 return self._fine
@@ -251,8 +277,8 @@ class _Check:
 
     def _walk(self, node: Node, follow: Ranges) -> None:
         """Checks a part, behind which the characters of `follow` may come."""
-        shape = _shape(node, self._shapes)
-        if _pattern(node, self._lexemes) is not None:
+        shape = self._parts.shape(node)
+        if self._parts.is_lexeme(node):
             taken = united(shape.grows, shape.first) if shape.nullable else shape.grows
             self._fine = self._fine and not meet(taken, follow)
             return
@@ -262,17 +288,17 @@ class _Check:
             case Sequence(items):
                 for item in reversed(items):
                     self._walk(item, follow)
-                    known = _shape(item, self._shapes)
+                    known = self._parts.shape(item)
                     follow = united(known.first, follow) if known.nullable else known.first
             case Choice(options):
-                shapes = [_shape(option, self._shapes) for option in options]
+                shapes = [self._parts.shape(option) for option in options]
                 empty = sum(s.nullable for s in shapes)
                 self._fine = self._fine and _disjoint([s.first for s in shapes]) and empty <= 1
                 self._fine = self._fine and not (empty and meet(shape.first, follow))
                 for option in options:
                     self._walk(option, follow)
             case Repeat(item, low, high):
-                known = _shape(item, self._shapes)
+                known = self._parts.shape(item)
                 self._fine = self._fine and not known.nullable
                 self._fine = self._fine and (low == high or not meet(known.first, follow))
                 self._walk(item, united(known.first, follow) if high != 1 else follow)
@@ -296,31 +322,32 @@ def _settled(rules: dict[str, Node]) -> dict[str, _Shape] | None:
 
 
 class _Writer:
-    def __init__(self, rules: dict[str, Node], lexemes: dict[str, str], shapes: dict[str, _Shape]) -> None:
+    """The grammar as text; without `parts` it has no lexemes."""
+
+    def __init__(self, rules: dict[str, Node], parts: _Parts | None) -> None:
         self._rules = rules
-        self._lexemes = lexemes
-        self._shapes = shapes
+        self._parts = parts
         self._names = {name: "start" if name == "root" else f"r{n}" for n, name in enumerate(rules)}
         self._terminals: dict[str, str] = {}  # lexeme -> name
-        self._parts: list[str] = []  # rules of parts that are nested too deeply
+        self._outsourced: list[str] = []  # rules of parts that are nested too deeply
 
     def grammar(self) -> str:
         """The whole text."""
-        named = {name: node for name, node in self._rules.items() if name == "root" or name not in self._lexemes}
+        lexemes = {} if self._parts is None else self._parts.lexemes
+        named = {name: node for name, node in self._rules.items() if name == "root" or name not in lexemes}
         lines = [f"{self._names[name]}: {self._body(node, 0)}" for name, node in named.items()]
-        lines += self._parts
+        lines += self._outsourced
         lines += [f"{name}: {pattern}" for pattern, name in self._terminals.items()]
         return "\n".join(lines)
 
     def _body(self, node: Node, depth: int) -> str:
         """A part, in brackets unless it is one word."""
-        pattern = _pattern(node, self._lexemes) if self._lexemes else None
-        if pattern is not None:
-            return self._lexeme(node, pattern)
+        if self._parts is not None and (pattern := self._parts.pattern(node)) is not None:
+            return self._lexeme(pattern, self._parts.shape(node).nullable)
         if depth == _DEEPEST and isinstance(node, Sequence | Choice | Repeat):
-            at = len(self._parts)
-            self._parts.append("")  # its place: what is nested in it comes behind
-            self._parts[at] = f"p{at}: {self._body(node, 0)}"
+            at = len(self._outsourced)
+            self._outsourced.append("")  # its place: what is nested in it comes behind
+            self._outsourced[at] = f"p{at}: {self._body(node, 0)}"
             return f"p{at}"
         match node:
             case Chars(ranges):
@@ -334,9 +361,8 @@ class _Writer:
             case Repeat(item, low, high):
                 return f"({self._body(item, depth + 1)}{_counts(low, high)})" if high != 0 else '""'
 
-    def _lexeme(self, node: Node, pattern: str) -> str:
+    def _lexeme(self, pattern: str, optional: bool) -> str:
         """A lexeme is never empty: whether it is there at all is the rule's business."""
-        optional = _shape(node, self._shapes).nullable
         lexeme = f"/{pattern}/ & /(?s:.)+/" if optional else f"/{pattern}/"
         name = self._terminals.setdefault(lexeme, f"T{len(self._terminals)}")
         return f"({name}?)" if optional else name

@@ -89,16 +89,8 @@ class AnswerMatcher:
             if matcher.is_error():
                 break
             rows += 1
-        if rows > 1 and not matcher.is_error():
-            matcher.rollback(rows - 1)
-        if matcher.is_error():
-            self._restore()
-        self._charge(time.thread_time() - began, rows)
         self._grammar.counts.mask_rows += rows
-        masks = self._masks[:rows]
-        if not self._may_end:
-            self._forbid_ends(masks)
-        return masks
+        return self._back(rows - 1, rows, began)
 
     def mask_after(self, drafts: Sequence[int]) -> NDArray[np.uint32] | None:
         """See Matcher.mask_after."""
@@ -111,15 +103,20 @@ class AnswerMatcher:
         if arrived:
             matcher.unsafe_compute_mask_ptr(base, self._stride)
             arrived = not matcher.is_error()
-        if advanced and not matcher.is_error():
-            matcher.rollback(advanced)
-        if matcher.is_error():
+        masks = self._back(advanced, 1, began)
+        return masks[0] if arrived else None
+
+    def _back(self, advanced: int, rows: int, began: float) -> NDArray[np.uint32]:
+        """Takes drafts back, charges for the time since `began`, and returns the rows of masks that were written."""
+        if advanced and not self._matcher.is_error():
+            self._matcher.rollback(advanced)
+        if self._matcher.is_error():
             self._restore()
-        self._charge(time.thread_time() - began, 1)
-        mask = self._masks[:1]
+        self._charge(time.thread_time() - began, rows)
+        masks = self._masks[:rows]
         if not self._may_end:
-            self._forbid_ends(mask)
-        return mask[0] if arrived else None
+            self._forbid_ends(masks)
+        return masks
 
     def _advance(self, draft: int) -> bool:
         """Consumes a draft, unless the grammar forbids it or it would end the answer."""
@@ -204,12 +201,19 @@ def too_complex(constraint: Constraint, reason: str) -> RequestError:
 
 
 def fault_text(error: str) -> str:
-    """What went wrong, of a message that may go on with internal state."""
-    text = error.partition("\n<")[0].strip()
+    """What went wrong as one line, of a message that may go on with an excerpt of the grammar or internal state."""
+    place = _PLACE.match(error)
+    where = f"line {place[1]}, column {place[2]}: " if place else ""
+    text = error[place.end() if place else 0 :].removeprefix("failed to compile JSON schema: ").strip()
+    return where + (_reason(text) or "unknown fault")
+
+
+def _reason(text: str) -> str:
     if text.startswith("panic"):
         return "the grammar library failed"
     if pattern := _PATTERN.match(text):
-        return f"{pattern['where'] or ''}no regular expression: {pattern['why']}"
+        return f"no regular expression: {pattern[1]}"
+    text = _DETAILS.sub("", text.partition("\n")[0])
     if unknown := _UNKNOWN_KEYS.fullmatch(text):
         words = ", ".join(f"'{key}'" for key in json.loads(unknown[1]))
         return f"no grammar can express its keywords {words}"
@@ -217,14 +221,17 @@ def fault_text(error: str) -> str:
         return f"'$ref': '{unknown[1][:80]}' leads out of the schema, and nothing is fetched"
     if unknown := _NOWHERE.fullmatch(text):
         return f"'$ref': there is no '{unknown[1][:80]}' in the schema"
-    return _KNOWN.get(text, text) or "unknown fault"
+    return _KNOWN.get(text, text)
 
 
-_PATTERN = re.compile(r"(?s:(?P<where>at \d+\(\d+\): )?.*?regex parse error:\n.*?\nerror: )(?P<why>[^\n]+)")
+_PLACE = re.compile(r"(?:at )?(\d+)\((\d+)\): ")
+_PATTERN = re.compile(r"(?s:.*?regex parse error:\n.*?\nerror: )([^\n]+)")
+_DETAILS = re.compile(r" \(at .*\)$")  # of a token: its text once more, and its kind
 _UNKNOWN_KEYS = re.compile(r"Unimplemented keys: (\[.*\])")
 _ELSEWHERE = re.compile(r"Resource '(?:json-schema:///)?([^']*)' is not present in a registry")
 _NOWHERE = re.compile(r"Pointer '([^']*)' does not exist")
 _KNOWN = {
+    "lexer error": "an unclosed text, or a character that begins nothing",
     "NoExtensionBias": "at some point no token of this model can go on (does it have a finite answer?)",
     "NoExtension": "no answer matches",
     "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate oneOf with anyOf": (

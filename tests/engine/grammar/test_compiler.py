@@ -54,13 +54,18 @@ REFUSED: list[tuple[Constraint, str]] = [
     (schema({"not": {}, "x-guidance": {"lenient": True}}), "not"),
     (Constraint(ConstraintKind.JSON_SCHEMA, "{", "p"), ""),
     (Constraint.regex("(", "p"), "p: no regular expression: unclosed group"),
-    (Constraint.lark('start: "a"\n  | /[a-/', "p"), "at 1(8): no regular expression: unclosed character class"),
+    (
+        Constraint.lark('start: "a"\n  | /[a-/', "p"),
+        "line 1, column 8: no regular expression: unclosed character class",
+    ),
     (Constraint.regex(r"(a)\1", "p"), "backreferences"),
     (Constraint.choice([], "p"), "choices"),
     (Constraint.lark("", "p"), "start"),
-    (Constraint.lark("start: missing", "p"), "missing"),
-    (Constraint.lark('start: "a', "p"), ""),
-    (Constraint.lark("start: <|nothing|>", "p"), "nothing"),
+    (Constraint.lark("start: missing", "p"), 'p: line 1, column 8: unknown name: "missing"'),
+    (Constraint.lark('start: "a', "p"), "p: line 1, column 10: an unclosed text"),
+    (Constraint.lark('start: A\nA "b"', "p"), "p: line 2, column 3: Expected token ':', found \"string...\""),
+    (Constraint.lark("start: <|nothing|>", "p"), "line 1, column 8: unknown special token"),
+    (Constraint.lark('start: %json {"not": {}}', "p"), "line 1, column 8: no grammar can express its keywords 'not'"),
     (Constraint.lark("start: x\nx[max_tokens=3]: /[a-z]*/", "p"), "max_tokens"),
     (Constraint.lark("start: x\nx[capture, temperature=0.5]: /[a-z]*/", "p"), "temperature"),
     (Constraint.regex("a" * (source.MAX_TEXT + 1), "p"), "characters"),
@@ -74,7 +79,7 @@ def test_unusable_constraints_say_why(grammars: Grammars, constraint: Constraint
     error = caught.value
     assert (error.status, error.param, error.code) == (400, constraint.param, "invalid_constraint")
     assert error.message.startswith(f"{constraint.param}: ") and words in error.message
-    assert len(error.message) < 400 and "verbose" not in error.message and "backtrace" not in error.message
+    assert len(error.message) < 400 and "\n" not in error.message
 
 
 def test_a_text_is_compiled_once(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:

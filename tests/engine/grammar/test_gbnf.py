@@ -217,6 +217,7 @@ def test_random_answers_are_json(seed: int) -> None:
         ('root = "a"', "expected ::="),
         ("root ::= <think>", "expected the end of the line"),
         ("root ::= " + "(" * 100 + '"a"' + ")" * 100, "too deeply"),
+        ('root ::= "b"\nother ::= "a"' + "?" * 2_000, "line 2: repetitions are nested too deeply"),
         ("root ::= [\\uD800]", "surrogates"),
         ('root ::= "' + "a" * 20_000 + '"', "characters"),
         ("\n".join(f'r{n} ::= "a"' for n in range(600)), "rules"),
