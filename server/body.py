@@ -114,7 +114,7 @@ def validated(schema: type[SchemaT], body: Mapping[str, object], metrics: HttpMe
     try:
         return schema.model_validate(body)
     except ValidationError as error:
-        raise validation_error(error.errors(include_url=False, include_context=False, include_input=False)) from None
+        raise validation_error(error.errors(include_url=False, include_input=False)) from None
 
 
 def validated_exactly(schema: type[SchemaT], body: Mapping[str, object]) -> SchemaT:
@@ -126,5 +126,5 @@ def validated_exactly(schema: type[SchemaT], body: Mapping[str, object]) -> Sche
     try:
         return schema.model_validate(body)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        faults = error.errors(include_url=False, include_input=False)
         raise validation_error(faults, status=422) from None

@@ -48,11 +48,18 @@ def error_response(error: RequestError, headers: Mapping[str, str] | None = None
 
 def validation_error(faults: Sequence[Mapping[str, object]], status: int = 400) -> RequestError:
     """One error out of pydantic's list: the first field becomes `param`, a few more are named in the message."""
-    named = [(_location(fault), str(fault.get("msg", "invalid"))) for fault in faults[:_MAX_FAULTS]]
+    named = [(_location(fault), _words(fault)) for fault in faults[:_MAX_FAULTS]]
     message = "; ".join(f"{where}: {what}" if where else what for where, what in named)
     if len(faults) > _MAX_FAULTS:
         message += f"; and {len(faults) - _MAX_FAULTS} more"
     return RequestError(message, param=named[0][0] or None, code="invalid_value", status=status)
+
+
+def _words(fault: Mapping[str, object]) -> str:
+    """What pydantic says, with limits to their last digit: it rounds those beyond 2^53."""
+    words, context = str(fault.get("msg", "invalid")), cast(Mapping[str, object], fault.get("ctx") or {})
+    limit = next((context[kind] for kind in ("ge", "gt", "le", "lt") if kind in context), None)
+    return f"{words.rpartition(' ')[0]} {limit}" if isinstance(limit, int) else words
 
 
 def _location(fault: Mapping[str, object]) -> str:

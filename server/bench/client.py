@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
 
 class BenchError(Exception):
     """The server under test answered something a benchmark cannot use."""
@@ -65,9 +68,10 @@ class Target:
         """POST a JSON body; raises BenchError unless it answers 200 with JSON."""
         return json.loads(b"".join([part async for part in self._exchange(method, path, body)]))
 
-    async def get_text(self, path: str) -> str:
-        """GET path; raises BenchError unless it answers 200."""
-        return b"".join([part async for part in self._exchange("GET", path, None)]).decode()
+    async def metrics(self) -> list[Sample]:
+        """GET /metrics; raises BenchError unless it answers 200."""
+        text = b"".join([part async for part in self._exchange("GET", "/metrics", None)]).decode()
+        return samples(text)
 
     async def token_ids(self, text: str) -> list[int]:
         """Token ids of a text by the server's own /tokenize (vLLM's and llama.cpp's field names are both sent)."""
@@ -113,6 +117,11 @@ class Target:
                 yield part
         finally:
             writer.close()
+
+
+def samples(exposition: str) -> list[Sample]:
+    """The samples in a text of Prometheus' format."""
+    return [sample for family in text_string_to_metric_families(exposition) for sample in family.samples]
 
 
 def greedy_stream(prompt: Sequence[int], max_tokens: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from rich.box import SIMPLE
 from rich.table import Table
 
@@ -103,29 +103,28 @@ def _drive(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int) -> Run
 
 async def _serve(server: ServerProcess, prompts: Sequence[Sequence[int]], tokens: int) -> Run:
     target = Target(server.url)
-    before = served_turns(await target.get_text("/metrics"))
+    before = served_turns(await target.metrics())
     loop, own = server.loop_seconds(), time.process_time()
     done = await stream_all(server.url, prompts, tokens)
     own = time.process_time() - own
     after = server.loop_seconds()
     return Run(
         done.num_tokens / done.seconds,
-        served_turns(await target.get_text("/metrics")).since(before),
+        served_turns(await target.metrics()).since(before),
         None if loop is None or after is None else 1e6 * (after - loop) / done.num_tokens,
         1e6 * own / done.num_tokens,
     )
 
 
-def served_turns(metrics: str) -> DecodeTurns:
-    """The same figures as `decode_turns`, from the exposition of /metrics."""
+def served_turns(metrics: Sequence[Sample]) -> DecodeTurns:
+    """The same figures as `decode_turns`, from a scrape of the server."""
     values: dict[str, float] = {}
-    for family in text_string_to_metric_families(metrics):
-        for sample in family.samples:
-            if sample.labels.get("kind") == "decode":
-                if sample.name == "surefoot_engine_turn_seconds_total":
-                    values[sample.labels["part"]] = sample.value
-                elif sample.name == "surefoot_step_seconds_count":
-                    values["steps"] = sample.value
+    for sample in metrics:
+        if sample.labels.get("kind") == "decode":
+            if sample.name == "surefoot_engine_turn_seconds_total":
+                values[sample.labels["part"]] = sample.value
+            elif sample.name == "surefoot_step_seconds_count":
+                values["steps"] = sample.value
     return DecodeTurns(**values)
 
 

@@ -64,8 +64,8 @@ async def prefill_steps(side: Side) -> float | None:
     """Steps with prompt rows so far, by the server's own metrics; None where it has none."""
     if side.policy is None:
         return None
-    total = 0.0
-    for line in (await side.target.get_text("/metrics")).splitlines():
-        if line.startswith("surefoot_step_seconds_count{") and ('"prefill"' in line or '"mixed"' in line):
-            total += float(line.rsplit(" ", 1)[1])
-    return total
+    return sum(
+        sample.value
+        for sample in await side.target.metrics()
+        if sample.name == "surefoot_step_seconds_count" and sample.labels["kind"] in ("prefill", "mixed")
+    )

@@ -9,7 +9,7 @@ import pytest
 
 from surefoot.engine.bench.direct import DecodeTurns
 from surefoot.server.bench import overhead
-from surefoot.server.bench.client import BenchError
+from surefoot.server.bench.client import BenchError, samples
 from surefoot.server.bench.quiet_client import stream_all
 from surefoot.server.bench.server_process import served
 from surefoot.server.cli import main
@@ -30,7 +30,7 @@ def test_metrics_give_the_turns_of_decodes_alone() -> None:
             'surefoot_step_seconds_count{kind="decode"} 1000',
         ]
     )
-    turns = overhead.served_turns(text + "\n")
+    turns = overhead.served_turns(samples(text + "\n"))
     assert turns == DecodeTurns(1000, 3.5, 0.25, 0.75)
     assert overhead.python_us(turns) == pytest.approx(1000)
     assert turns.since(DecodeTurns(999, 3.0, 0.25, 0.5)) == DecodeTurns(1, 0.5, 0.0, 0.25)

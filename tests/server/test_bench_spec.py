@@ -107,6 +107,7 @@ def test_the_command_against_a_live_server(real: Any, tmp_path: Path, capsys: py
     assert measured["different"] == []
     (on,) = measured["loads"]["json"]["runs"]["on"]
     assert on["counters"]["tokens"] > 1 and on["figures"]["first token ms"] > 0
+    assert on["figures"]["prompt tok/prefill step"] > 1
     assert len(measured["loads"]["agent chat"]["runs"]["off"][0]["streams"]) == 4
     printed = capsys.readouterr().out
     assert "streams that speculation changed: 0 of 19" in printed and "machine:" in printed

@@ -154,6 +154,11 @@ def test_wrong_values_name_their_field(http: httpx.Client, fields: dict[str, Any
     assert fault(response)["param"] == param
 
 
+def test_limits_are_named_to_their_last_digit(http: httpx.Client) -> None:
+    response = http.post("/v1/chat/completions", json={**GOOD, "seed": 2**64})
+    assert fault(response)["message"] == f"seed: Input should be less than {2**64}"
+
+
 def test_too_long_a_prompt(http: httpx.Client) -> None:
     long = [{"role": "user", "content": "x" * 5000}]
     response = http.post("/v1/chat/completions", json={"model": "tiny", "messages": long})
