@@ -30,6 +30,7 @@ class Timing:
     completion_tokens: int = 0
     cached_tokens: int = 0
     chunk_times: list[float] = field(default_factory=list[float])  # of chunks that carried text or tokens
+    chunk_tokens: list[int] = field(default_factory=list[int])  # in each of them; 1 where the server does not say
     text: str = ""
     token_ids: list[int] = field(default_factory=list[int])
     speculation: dict[str, Any] = field(default_factory=dict[str, Any])  # the report, where one was asked for
@@ -173,6 +174,7 @@ def _note(timing: Timing, event: dict[str, Any], now: float) -> None:
         tokens = choice.get("token_ids") or choice.get("tokens") or ()
         if text or tokens:
             timing.chunk_times.append(now)
+            timing.chunk_tokens.append(len(tokens) or 1)
         timing.text += text
         timing.speculation = choice.get("speculation") or timing.speculation
         timing.token_ids += tokens

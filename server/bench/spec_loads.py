@@ -149,12 +149,28 @@ def crowd(count: int, stagger_ms: int, max_tokens: int) -> Load:
         result.figures["total tok/s"] = sum(t.completion_tokens for t in timings) / span
         if count > 1:
             result.figures["newcomer's first token ms"] = 1e3 * timings[-1].first_token_seconds
-        gaps = [gap for t in timings[: count - 1] for gap in t.gaps]
-        if gaps:
-            result.figures["neighbours' p99 gap ms"] = 1e3 * percentile(gaps, 0.99)
+        pauses = in_company(timings)
+        if pauses:
+            by_tokens = [gap / tokens for gap, tokens in pauses for _ in range(tokens)]
+            result.figures["neighbours' p99 gap ms"] = 1e3 * percentile(by_tokens, 0.99)
+            result.figures["neighbours' p99 pause ms"] = 1e3 * percentile([gap for gap, _ in pauses], 0.99)
         return result
 
     return Load(f"{count} streams, {stagger_ms} ms apart", run, max_batch=count)
+
+
+def in_company(timings: Sequence[Timing]) -> list[tuple[float, int]]:
+    """(seconds since the chunk before, tokens) of chunks of all streams but the last one, while at least two ran."""
+    if len(timings) < 2:
+        return []
+    second = sorted(t.started for t in timings)[1]
+    last_but_one = sorted(t.chunk_times[-1] for t in timings)[-2]
+    return [
+        (after - before, tokens)
+        for t in timings[:-1]
+        for before, after, tokens in zip(t.chunk_times, t.chunk_times[1:], t.chunk_tokens[1:], strict=False)
+        if before >= second and after <= last_but_one
+    ]
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from surefoot.kernels.errors import ConfigError
+from surefoot.server.bench.client import Timing
 from surefoot.server.bench.command import whole_numbers
 from surefoot.server.bench.comparison import Comparison, compare
 from surefoot.server.bench.spec import Report, as_json, parting
 from surefoot.server.bench.spec_cases import CASES
-from surefoot.server.bench.spec_loads import Result, percentile, summed, system_prompt
+from surefoot.server.bench.spec_loads import Result, in_company, percentile, summed, system_prompt
 from surefoot.server.bench.spec_plan import Plan
 from surefoot.server.bench.spec_sides import salted
 from surefoot.server.cli import main
@@ -44,6 +45,13 @@ def test_percentiles() -> None:
     values = [float(i) for i in range(1, 101)]
     assert [percentile(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1, 50, 99, 100]
     assert percentile([7.0], 0.99) == 7
+
+
+def test_gaps_are_those_of_neighbours_while_they_have_company() -> None:
+    first = Timing(0.0, chunk_times=[1.0, 2.0, 3.0, 4.5, 9.0], chunk_tokens=[1, 4, 1, 3, 1])
+    newcomer = Timing(1.5, chunk_times=[2.5, 5.0], chunk_tokens=[1, 1])
+    assert in_company([first, newcomer]) == [(1.0, 1), (1.5, 3)]
+    assert in_company([first]) == []
 
 
 def test_a_changed_stream_is_named() -> None:

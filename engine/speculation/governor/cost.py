@@ -7,7 +7,6 @@ match is good enough for this machine, this model and this request. Paid drafter
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
 from ..contract import Capabilities, Score, Scores
@@ -18,7 +17,6 @@ from .pricing import PriceList, Pricing
 
 MARGIN = 1.03  # speculation must look this much better than plain: prices and acceptance are estimates
 DEBT_MARGIN = 0.15  # and this much more per plain step that it has lost on the request so far
-COMPANY = 1.5  # times a plain step: in a batch no verify takes longer, because neighbours wait for it between tokens
 RATE_MEMORY = 0.9  # of the mean time per token of verifies, per verify
 MAX_DEBT = 16.0
 MAX_CREDIT = 2.0  # what it has won protects it only so far
@@ -79,10 +77,12 @@ class CostGovernor:
         """Nothing outlives the ticket but what it taught the process."""
 
     def plan(self, ticket: Ticket, situation: Situation, limit: int, progress: Progress) -> int:
-        """A draft that costs nothing is always welcome; a paid one must be expected to pay."""
-        if ticket.paid is None:
+        """A free draft is welcome as far as its rows are affordable; a paid one must be expected to pay."""
+        if ticket.paid is None and situation.sequences == 1:
             return limit
         prices = self._pricing.list(situation.sequences, situation.context)
+        if ticket.paid is None:
+            return min(limit, prices.most)
         return ticket.paid.plan(prices, situation.sequences, limit, progress, self._budget)
 
     def beats(self, ticket: Ticket, offers: Sequence[Offer], situation: Situation) -> bool:
@@ -94,7 +94,7 @@ class CostGovernor:
 
     def _best_rate(self, offer: Offer, situation: Situation, prices: PriceList) -> float:
         expected = best = float(situation.sequences)
-        for rows, survival in enumerate(self._survivals(offer)[: len(prices.prices) - 1], 1):
+        for rows, survival in enumerate(self._survivals(offer)[: prices.most], 1):
             expected += survival
             best = max(best, expected / prices.prices[rows])
         return best
@@ -123,7 +123,7 @@ class CostGovernor:
         if offer.ticket.paid is not None and offer.ticket.paid.trial:
             best_rate = 0.0  # the loss was already granted from the budget
         survival, window = 1.0, 0
-        for j in range(min(offer.limit, len(offer.draft.token_ids), _most_rows(price, situation.sequences))):
+        for j in range(min(offer.limit, len(offer.draft.token_ids), prices.most)):
             survival *= mean(grades[j])
             expected += survival
             rate = expected / (price[j + 1] + sunk)
@@ -151,7 +151,7 @@ class CostGovernor:
         windows, chosen = [0] * len(offers), [0] * len(offers)
         expected = float(situation.sequences)
         best_rate = expected / (prices.prices[0] + sunk) * max(o.ticket.margin for o in offers)
-        for rows, (survival, _, i) in enumerate(ranked[: _most_rows(prices.prices, situation.sequences)], 1):
+        for rows, (survival, _, i) in enumerate(ranked[: prices.most], 1):
             expected += survival
             windows[i] += 1
             rate = expected / (prices.prices[rows] + sunk)
@@ -247,11 +247,6 @@ class CostGovernor:
             "spec_seconds_per_token": self.rates[1],
             "exploration": self._budget.snapshot(),
         }
-
-
-def _most_rows(prices: Sequence[float], sequences: int) -> int:
-    """Rows that drafts may add to a step of so many sequences: as many as are priced, in company as are affordable."""
-    return (bisect_right(prices, COMPANY * prices[0]) if sequences > 1 else len(prices)) - 1
 
 
 def graded(outcome: Outcome) -> list[Score]:

@@ -104,7 +104,7 @@ class PaidTicket:
     def plan(self, prices: PriceList, sequences: int, limit: int, progress: Progress, budget: Budget) -> int:
         """Tokens that may be drafted: `limit` if drafting is expected to pay, fewer as a trial, else 0."""
         self._prices, self._sequences = prices.prices, sequences
-        limit = min(limit, len(prices.prices) - 1)
+        limit = min(limit, prices.most_paid(self.drafter.draft_cost))
         reading = progress.lag * self.drafter.read_cost
         self.trial = False
         window = limit if self._gain(self.positions.mean, limit, progress) > reading else 0

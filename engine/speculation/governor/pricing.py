@@ -12,6 +12,7 @@ verifies the level is not, and takes drift upon itself. A plain step of one sequ
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from itertools import accumulate
 
 from .contract import CostCurve, StepRecord
@@ -27,6 +28,7 @@ CLIP = 2.0  # standard deviations: a step further off counts as this far
 STARVED = 8  # steps skipped because the kind keeps changing; the next one counts all the same
 REFRESH = 32  # clean steps between refreshes of a price list,
 NOTEWORTHY = 0.05  # or less, if a price has moved so far
+COMPANY = 1.05  # times a plain step: in a batch no verify takes longer, because neighbours wait for it between tokens
 
 
 class _Cell:
@@ -51,14 +53,17 @@ class PriceList:
     """Cost of a step by extra rows, in units of one plain step of one sequence, never falling.
 
     slopes[k] is the least cost per row of any way on from k: a draft whose next token is less likely than slopes[k]
-    times the present rate cannot improve by going on.
+    times the present rate cannot improve by going on. `most`: rows that drafts may add; where others wait for the step
+    (`company`), as many as they hardly notice.
     """
 
-    __slots__ = ("made", "prices", "slopes")
+    __slots__ = ("company", "made", "most", "prices", "slopes")
 
-    def __init__(self, prices: list[float], made: int) -> None:
+    def __init__(self, prices: list[float], made: int, company: bool = False) -> None:
         self.prices = prices
         self.made = made
+        self.company = company
+        self.most = (bisect_right(prices, COMPANY * prices[0]) if company else len(prices)) - 1
         last = len(prices) - 1
         slopes = [math.inf] * len(prices)
         hull = [last]  # lower convex hull of the points to the right, nearest last
@@ -68,6 +73,15 @@ class PriceList:
             slopes[k] = _slope(prices, k, hull[-1])
             hull.append(k)
         self.slopes = slopes
+
+    def most_paid(self, draft_cost: float) -> int:
+        """As `most`, for drafts whose every token adds `draft_cost` to the step, before it."""
+        if not self.company:
+            return self.most
+        bound, k = COMPANY * self.prices[0], 0
+        while k < self.most and self.prices[k + 1] + (k + 1) * draft_cost <= bound:
+            k += 1
+        return k
 
 
 def _slope(prices: list[float], a: int, b: int) -> float:
@@ -98,7 +112,7 @@ class Pricing:
         key = (sequences, _bucket(context))
         found = self._lists.get(key)
         if found is None or self._steps - found.made >= REFRESH:
-            found = self._lists[key] = PriceList(self._prices(sequences, context), self._steps)
+            found = self._lists[key] = PriceList(self._prices(sequences, context), self._steps, sequences > 1)
         return found
 
     def _prices(self, sequences: int, context: int) -> list[float]:

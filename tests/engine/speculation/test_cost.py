@@ -13,10 +13,12 @@ from speculation_doubles import Linear
 from surefoot.engine.speculation.contract import Capabilities, Draft, Scores
 from surefoot.engine.speculation.governor.acceptance import GLOBAL_TRIALS, PRIOR_TRIALS, Acceptance, Posterior
 from surefoot.engine.speculation.governor.contract import Offer, Outcome, Progress, Situation, StepRecord
-from surefoot.engine.speculation.governor.cost import COMPANY, MARGIN, CostGovernor, Ticket, graded
+from surefoot.engine.speculation.governor.cost import MARGIN, CostGovernor, Ticket, graded
+from surefoot.engine.speculation.governor.pricing import COMPANY
 
 SCORING = Capabilities("scoring", 64, tuple(i / 10 for i in range(11)), scores_itself=True)
 BLIND = Capabilities("blind", 64, tuple(i / 10 for i in range(11)))
+PAID = Capabilities("paid", 64, (0.9,) * 64, paid=True, draft_cost=0.03, expected_acceptance=0.95)
 SOLO = Situation(1, 100)
 
 
@@ -71,6 +73,29 @@ def test_a_batch_shares_its_rows_as_well_as_any_other_split(drafts: list[list[in
     best = max(rate(sizes) for sizes in splits if plain + slope * sum(sizes) <= COMPANY * plain)
     assert plain + slope * sum(chosen) <= COMPANY * plain + 1e-9, "neighbours wait for every row"
     assert rate(chosen) >= best / (MARGIN + 1e-4)
+
+
+def test_in_company_nothing_is_planned_asked_or_verified_that_neighbours_would_wait_for() -> None:
+    pair, progress = Situation(2, 100), Progress(0, 10, 100)
+    nearly_free, dear = CostGovernor(Linear(0.01)), CostGovernor(Linear(0.2))
+    ticket = nearly_free.open(SCORING, "r")
+    assert nearly_free.plan(ticket, pair, 64, progress) == 5  # 5 percent of a plain step of two
+    assert nearly_free.choose([offer(ticket, [10] * 64)], pair) == [5]
+    ticket = dear.open(SCORING, "r")
+    assert dear.plan(ticket, SOLO, 64, progress) == 64
+    assert dear.plan(ticket, pair, 64, progress) == 0
+    assert dear.choose([offer(ticket, [10] * 64)], pair) == [0]
+
+
+def test_in_company_a_paid_drafters_own_time_counts_and_free_rows_are_compared_as_far_as_they_may_go() -> None:
+    governor = CostGovernor(Linear(0.01))
+    paid = governor.open(PAID, "r")
+    assert governor.plan(paid, SOLO, 64, Progress(0, 10, 1000)) > 8
+    assert governor.plan(paid, Situation(2, 100), 64, Progress(0, 10, 1000)) == 1  # a row and its drafting: 0.04
+    # Five free rows beat one paid one, however long the free draft is; none beat it where rows are dear to neighbours.
+    free = offer(governor.open(SCORING, "r"), [10] * 64)
+    assert not governor.beats(paid, [free], Situation(2, 100))
+    assert governor.beats(paid, [offer(free.ticket, [0] * 64)], Situation(2, 100))
 
 
 def test_of_two_offers_of_a_request_the_better_is_used() -> None:
