@@ -28,7 +28,7 @@ from .settings import HttpSettings, Settings
 # of its turn fits in, so that those whom its outputs woke do not cut it in two.
 _SWITCH_INTERVAL_S = 2e-4
 _BACKLOG = 2048
-_LAST_WORDS_S = 5  # after the drain, for clients that are slow to read their stream's end
+LAST_WORDS_S = 5  # after the drain, for clients that are slow to read their stream's end
 
 
 def run(settings: Settings) -> None:
@@ -65,7 +65,7 @@ def _config(service: Service) -> uvicorn.Config:
         date_header=False,
         backlog=_BACKLOG,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=_LAST_WORDS_S,
+        timeout_graceful_shutdown=LAST_WORDS_S,
     )
 
 
