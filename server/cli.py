@@ -18,6 +18,7 @@ from ..kernels.errors import StartError
 from . import settings as flags
 from .api_keys import server_keys
 from .bench.command import bench
+from .foreign import check_command, check_environment, check_flags
 from .limits import KeyLimits
 from .settings import (
     EmbeddingSettings,
@@ -25,8 +26,6 @@ from .settings import (
     HttpSettings,
     ReplyTimes,
     Settings,
-    check_environment,
-    check_flags,
     keys,
     sizes,
     split_list,
@@ -37,6 +36,7 @@ app = typer.Typer(
     help="OpenAI-compatible inference server for GGUF models.",
     pretty_exceptions_enable=False,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,  # it takes the [brackets] of the help texts for markup
 )
 app.add_typer(bench, name="bench")
@@ -147,13 +147,17 @@ def inspect(model: Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF 
     print(describe(model))
 
 
-def known_variables() -> list[str]:
-    """The variables that the commands read."""
+def _group() -> TyperGroup:
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
+    return group
+
+
+def known_variables() -> list[str]:
+    """The variables that the commands read."""
     return [
         variable
-        for command in group.commands.values()
+        for command in _group().commands.values()
         for parameter in command.params
         for variable in ([parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or ())
     ]
@@ -172,6 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the console script."""
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
+        check_command(given[0], _group().commands)
         check_flags(given)
         for warning in check_environment(os.environ, known_variables()):
             _warn(warning)

@@ -15,7 +15,8 @@ from starlette.responses import Response
 
 from ..kernels.errors import RequestError
 from .encoding import json_response
-from .openapi import documented_methods
+from .foreign import our_route
+from .openapi import documented_methods, documented_paths
 from .visit import current_visit
 
 _log = logging.getLogger("surefoot.server")
@@ -71,6 +72,8 @@ def _from_http(error: HTTPException, request: Request) -> RequestError:
     status = error.status_code
     if status == HTTPStatus.NOT_FOUND:
         text, code = f"There is no {request.method} {request.url.path[:200]}", "unknown_url"
+        instead = our_route(request.url.path[:200], documented_paths(request.app))
+        text += "" if instead is None else f"; use {instead}"
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         text, code = f"{request.url.path[:200]} does not accept {request.method}", "method_not_allowed"
     else:

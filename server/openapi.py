@@ -4,7 +4,7 @@ they ask for and what they stream is added here, from what the document already 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -64,6 +64,11 @@ def install_openapi(app: FastAPI, schemas: Sequence[type[BaseModel]]) -> None:
         return app.openapi_schema
 
     app.openapi = document
+
+
+def documented_paths(app: FastAPI) -> Collection[str]:
+    """The path patterns of the document."""
+    return app.openapi()["paths"]
 
 
 def documented_methods(app: FastAPI, path: str) -> set[str]:

@@ -1,15 +1,14 @@
 """Flags and environment, read in this one file into frozen dataclasses. Every flag has a SUREFOOT_* variable.
 
-Nothing unknown is ignored: an unknown SUREFOOT_* variable stops the start; other servers' spellings name ours.
+Nothing unknown is ignored: an unknown SUREFOOT_* variable stops the start. See foreign.py for other servers' spellings.
 """
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -320,65 +319,3 @@ DraftModel = Annotated[
     Path | None,
     typer.Option("--draft-model", envvar="SUREFOOT_DRAFT_MODEL", help="GGUF of a smaller model, same vocabulary."),
 ]
-
-# --- what is not ours ---
-
-_FOREIGN_FLAGS = {
-    "--prefill-chunk-size": "--prefill-chunk",
-    "--kv-cache-dtype": "--kv-type",
-    "--kv-cache-type": "--kv-type",
-    "--model": "the MODEL argument: surefoot serve FILE.gguf",
-    "--spec-draft-model": "--draft-model",
-    "--mtp-draft-model": "--draft-model",
-    "--mtp-draft": "--spec-draft",
-    "--mtp-pmin": "--spec-pmin",
-    "--mtp-type": "--spec-type",
-    "--mtp": "--spec",
-    "--no-mtp": "--no-spec",
-    "--tool-call-parser": "--tool-parser",
-}
-_FOREIGN_VARIABLES = {
-    "TS_SPEC": "SUREFOOT_SPEC",
-    "TS_SPEC_TYPE": "SUREFOOT_SPEC_TYPE",
-    "TS_SPEC_DRAFT": "SUREFOOT_SPEC_DRAFT",
-    "TS_SPEC_PMIN": "SUREFOOT_SPEC_PMIN",
-    "TS_SPEC_DRAFT_MODEL": "SUREFOOT_DRAFT_MODEL",
-    "TS_SPEC_ADAPTIVE": "SUREFOOT_SPEC_GOVERNOR",
-}
-_KUBERNETES_LINK = re.compile(r"SUREFOOT(_\w+)?_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
-_OWN_EXTRA = ("SUREFOOT_HOME",)
-
-
-def check_flags(arguments: Sequence[str]) -> None:
-    """ConfigError for a flag of another server, naming ours."""
-    for argument in arguments:
-        if argument == "--":
-            return
-        flag = argument.partition("=")[0]
-        if flag in _FOREIGN_FLAGS:
-            raise ConfigError(f"{flag} is not a flag of surefoot; use {_FOREIGN_FLAGS[flag]}")
-        if flag.startswith(("--mtp-", "--no-mtp")):
-            raise ConfigError(
-                f"{flag} is not a flag of surefoot; its replacement begins with --spec- (see surefoot serve --help)"
-            )
-
-
-def check_environment(environment: Mapping[str, str], known: Iterable[str]) -> list[str]:
-    """Warnings about variables of another server. ConfigError for a SUREFOOT_* variable that nothing reads."""
-    warnings: list[str] = []
-    names = {*known, *_OWN_EXTRA}
-    for name, value in sorted(environment.items()):
-        if name.startswith(("TS_SPEC", "TS_MTP_")):
-            ours = _FOREIGN_VARIABLES.get(name, "a SUREFOOT_SPEC_* variable (see surefoot serve --help)")
-            warnings.append(f"{name} is not read; use {ours}")
-        elif name.startswith("SUREFOOT_"):
-            if _KUBERNETES_LINK.fullmatch(name) and ("://" in value or name not in names):
-                if name in names:
-                    raise ConfigError(
-                        f"{name}={value} was set by Kubernetes for a service called 'surefoot'; "
-                        "set enableServiceLinks: false in the pod, or rename the service"
-                    )
-            elif name not in names:
-                near = difflib.get_close_matches(name, names, 1)
-                raise ConfigError(f"unknown variable {name}" + (f"; did you mean {near[0]}?" if near else ""))
-    return warnings

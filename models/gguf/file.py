@@ -161,7 +161,10 @@ def _open_part(path: str) -> _Part:
 
 def _map(path: str) -> mmap.mmap:
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for a writer
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise ModelFileError(path, "a folder; name the GGUF file in it (of a split model, its first part)")
+        if not stat.S_ISREG(mode):  # opening a pipe would wait for a writer
             raise ModelFileError(path, "not a regular file")
         with Path(path).open("rb") as file:
             if os.fstat(file.fileno()).st_size < 24:
@@ -169,6 +172,8 @@ def _map(path: str) -> mmap.mmap:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if isinstance(error, FileNotFoundError) and not path.endswith(".gguf"):
+            reason += "; a model is named by the path of its GGUF file"
         raise ModelFileError(path, reason) from None
 
 

@@ -1,5 +1,5 @@
-"""The table of request fields: every sampling or constraint field of OpenAI, vLLM, SGLang and llama.cpp that is not
-implemented, with the values at which it changes nothing.
+"""The table of request fields: every sampling or constraint field of OpenAI, vLLM, SGLang, llama.cpp and Ollama that is
+not implemented, with the values at which it changes nothing.
 
 A field that a request schema declares is implemented. A field listed here is refused by name unless it is at one of its
 neutral values: it would change the answer, and an answer without it would be wrong in silence. Anything else is
@@ -149,6 +149,14 @@ _LLAMA_CPP: dict[str, tuple[object, ...]] = {
     "input_extra": (None, []),
 }
 
+# --- Ollama ---
+_OLLAMA: dict[str, tuple[object, ...]] = {
+    "options": (None, {}),
+    "format": (None, ""),
+    "think": _NONE,
+    "raw": _OFF,
+}
+
 # --- fields of a sibling route: refused where they mean nothing ---
 _SIBLING: dict[str, tuple[object, ...]] = {
     "messages": _NONE,
@@ -199,6 +207,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     **_VLLM,
     **_SGLANG,
     **_LLAMA_CPP,
+    **_OLLAMA,
     **_SIBLING,
     **_EMBEDDINGS,
 }
@@ -216,6 +225,21 @@ _INSTEAD: Mapping[str, str] = {
     "ebnf": "structured_outputs.grammar",
     "max_tokens": "max_output_tokens",
     "max_output_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "sampling_seed": "seed",
+    "n_probs": "logprobs (in a chat with top_logprobs)",
+    "top_logprobs_num": "logprobs (in a chat with top_logprobs)",
+    "return_logprob": "logprobs",
+    "input_ids": "prompt, which may be a list of token ids",
+    "functions": "tools",
+    "function_call": "tool_choice",
+    "lora": "a model file into which it is merged",
+    "options": "its entries as fields of the body",
+    "format": "response_format",
+    "think": "reasoning_effort",
     "response_format": "text.format",
 }
 

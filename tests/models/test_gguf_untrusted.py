@@ -136,7 +136,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, message in (
         (tmp_path / "none", "No such file"),
-        (tmp_path, "not a regular"),
+        (tmp_path, "a folder"),
         (tmp_path / "pipe", "not a"),
     ):
         with pytest.raises(ModelFileError, match=message):

@@ -243,6 +243,35 @@ def test_routes_that_are_not_there(http: httpx.Client) -> None:
     assert wrong.headers["allow"] == "POST"
 
 
+@pytest.mark.parametrize(
+    ("address", "ours"),
+    [
+        ("/completion", "/v1/completions"),
+        ("/api/chat", "/v1/chat/completions"),
+        ("/props", "/v1/models for the context size"),
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat/completions/", "/v1/chat/completions"),
+        ("/v1//chat/completions", "/v1/chat/completions"),
+        ("/v1/tokenize", "/tokenize"),
+        ("/v1", "/v1/models"),
+    ],
+)
+def test_addresses_of_other_servers_and_near_ones_name_ours(http: httpx.Client, address: str, ours: str) -> None:
+    answer = http.post(address, json=GOOD)
+    assert (answer.status_code, fault(answer)["code"]) == (404, "unknown_url")
+    assert f"; use {ours}" in fault(answer)["message"]
+
+
+def test_an_address_that_is_like_none_of_ours_gets_no_advice(http: httpx.Client) -> None:
+    assert fault(http.get("/v1/nothing"))["message"] == "There is no GET /v1/nothing"
+
+
+def test_a_field_of_another_server_names_ours(http: httpx.Client) -> None:
+    for name, value, ours in (("n_predict", 5, "max_tokens"), ("format", "json", "response_format")):
+        assert f"use {ours}" in fault(http.post("/v1/chat/completions", json={**GOOD, name: value}))["message"]
+
+
 def test_unknown_model(start: Any) -> None:
     with start().client() as client, pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(model="gpt-4", messages=MESSAGES)  # type: ignore[arg-type]

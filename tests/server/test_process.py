@@ -253,6 +253,10 @@ def test_files_that_cannot_be_served(surefoot: Run, tmp_path: Path) -> None:
         (["--mtp-anything"], "--spec-"),
         (["--spec-draft-model", "x.gguf"], "--draft-model"),
         (["--kv-cache-dtype", "f16"], "--kv-type"),
+        (["-c", "4096"], "use --ctx-size"),
+        (["--max-model-len=4096"], "use --ctx-size"),
+        (["-ngl", "99"], "leave it out"),
+        (["-m", "x.gguf"], "surefoot serve FILE.gguf"),
         (["--max-running", "1000000", "--kv-memory", "400TB", "--ctx-size", "2000000"], "memory"),
         (["--api-key", ""], "--api-key is empty"),
         (["--api-key", "a,,b"], "--api-key is empty"),
@@ -277,13 +281,17 @@ def test_flags_that_cannot_be_served(surefoot: Run, arguments: list[str], words:
 
 def test_usage_errors_of_the_command_itself_are_one_line(surefoot: Run) -> None:
     assert "serve" in one_line(surefoot("serv"))
+    assert f"surefoot serve {MODEL}" in one_line(surefoot(str(MODEL)))
+    assert "surefoot serve" in one_line(surefoot("run", "llama3"))
+    assert "path of its GGUF file" in one_line(surefoot("serve", "llama3", "--port", "0"))
+    assert "name the GGUF file in it" in one_line(surefoot("serve", str(MODEL.parent), "--port", "0"))
     assert "model" in one_line(surefoot("inspect")).lower()
     assert one_line(surefoot("bench"))
     assert "SUREFOOT_PORT" in one_line(surefoot("serve", str(MODEL), SUREFOOT_PORT="x"))
 
 
 def test_help_and_version(surefoot: Run) -> None:
-    for arguments in ([], ["--help"], ["serve", "--help"], ["--version"]):
+    for arguments in ([], ["-h"], ["--help"], ["serve", "-h"], ["serve", "--help"], ["--version"]):
         ended = surefoot(*arguments)
         assert (ended.code, ended.err) == (0, "")
         assert "surefoot" in ended.out
