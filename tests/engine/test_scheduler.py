@@ -343,3 +343,41 @@ def test_an_urgent_prompt_that_finds_no_block_takes_one_from_a_decode_behind_it(
     assert steps <= 150 // MIN_PREFILL_ROWS + 3
     assert traffic.scheduler.counts.preemptions == 1 and not behind.running
     traffic.run()
+
+
+def test_those_behind_a_large_request_do_not_take_the_blocks_that_it_waits_for() -> None:
+    traffic = Traffic(blocks=12)
+    first = traffic.add([1] * 250, 6)
+    traffic.step()
+    large = traffic.add([2] * 250, 3)
+    small = traffic.add([3] * 20, 3)
+    while first in traffic.live:
+        assert not large.running and not small.running
+        traffic.step()
+    traffic.step()
+    assert large.running
+    traffic.run()
+
+
+def test_a_short_prompt_that_is_less_urgent_does_wait_for_a_long_one() -> None:
+    traffic = Traffic(blocks=60)
+    traffic.add(list(range(1000)), 3)
+    traffic.step()
+    short = traffic.add([1] * 60, 3, priority=1)
+    for _ in range(3):
+        assert [rows.num_rows for rows in traffic.step().entries] == [48]
+    assert short.num_computed == 0
+    traffic.run()
+
+
+def test_a_newcomer_leaves_those_that_run_the_blocks_that_they_still_need() -> None:
+    traffic = Traffic(blocks=7)
+    first = traffic.add([1] * 150, 3)
+    traffic.step()
+    assert first.holding.num_blocks == 2 and traffic.cache.pools[0].num_available == 5
+    newcomer = traffic.add([2] * 90, 3)
+    while first in traffic.live:
+        assert not newcomer.running
+        traffic.step()
+    traffic.run()
+    assert traffic.scheduler.counts.preemptions == 0
