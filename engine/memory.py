@@ -59,62 +59,75 @@ def total_memory() -> int:
     return total if text == "max" else min(total, int(text))
 
 
+@dataclass(frozen=True, slots=True)
+class _Pools:
+    """The pools of all groups, sized by how many usable blocks a group with full attention has."""
+
+    behind: tuple[int, ...]  # blocks of each group's window, or UNBOUNDED
+    block_bytes: Sequence[int]
+    max_running: int
+    ahead: int  # blocks that a sequence computes at a time
+
+    def sizes(self, full: int) -> list[int]:
+        """Usable blocks per group."""
+        return [
+            full if b == UNBOUNDED else min(full, self.max_running * (b + 2) + self.ahead + max(full // 4, b))
+            for b in self.behind
+        ]
+
+    def cost(self, full: int) -> int:
+        """Bytes of all of them."""
+        return sum((size + 1) * each for size, each in zip(self.sizes(full), self.block_bytes, strict=True))
+
+
 def plan_memory(
     groups: Sequence[KvGroup], block_bytes: Sequence[int], trained_context: int, config: EngineConfig
 ) -> MemoryPlan:
     """Sizes for these groups. Raises ConfigError when an explicit context does not fit into the memory, or an explicit
     memory not into the machine."""
-    reasons: list[str] = []
     context = config.context_length or trained_context
-    behind = [window_blocks(group.window) for group in groups]
+    behind = tuple(window_blocks(group.window) for group in groups)
     ahead = blocks_for(max(config.prefill_chunk, MAX_WINDOW + 1)) + 1
-
-    def sizes(full: int) -> list[int]:
-        """Usable blocks per group when a full group has `full`."""
-        return [
-            full if b == UNBOUNDED else min(full, config.max_running * (b + 2) + ahead + max(full // 4, b))
-            for b in behind
-        ]
-
-    def cost(full: int) -> int:
-        return sum((size + 1) * each for size, each in zip(sizes(full), block_bytes, strict=True))
-
-    wanted = (
-        AUTOMATIC_CONTEXTS * blocks_for(context)
-        if config.kv_memory is None
-        else config.max_running * blocks_for(context)
-    )
-    if config.kv_memory is not None:
-        budget = config.kv_memory
-    else:
+    pools = _Pools(behind, block_bytes, config.max_running, ahead)
+    contexts = AUTOMATIC_CONTEXTS if config.kv_memory is None else config.max_running
+    wanted = contexts * blocks_for(context)
+    reasons: list[str] = []
+    budget = config.kv_memory
+    if budget is None:
         budget = int(available_memory() * AUTOMATIC_SHARE)
         reasons.append(
-            f"kv_memory: {min(budget, cost(wanted)) / MIB:.0f} MiB, the smaller of {AUTOMATIC_SHARE:.0%} of available "
-            f"memory and {AUTOMATIC_CONTEXTS} whole contexts"
+            f"kv_memory: {min(budget, pools.cost(wanted)) / MIB:.0f} MiB, the smaller of {AUTOMATIC_SHARE:.0%} of "
+            f"available memory and {AUTOMATIC_CONTEXTS} whole contexts"
         )
-    full = _largest(cost, budget, wanted)
-    if full < 1:
-        raise ConfigError(
-            f"kv_memory of {budget / MIB:.1f} MiB holds no block of {BLOCK} positions; it takes {cost(1)} bytes"
-        )
-    if config.kv_memory is not None and cost(full) > total_memory():
-        raise ConfigError(
-            f"a KV cache of {cost(full) / MIB:.0f} MiB (kv_memory) is more than the {total_memory() / MIB:.0f} MiB of "
-            "memory here"
-        )
+    full = _largest(pools.cost, budget, wanted)
+    _check(pools, full, budget, config)
     if full < blocks_for(context):
-        if config.context_length is not None:
-            raise ConfigError(
-                f"a context of {context} tokens takes {cost(blocks_for(context)) / MIB:.1f} MiB of KV cache, "
-                f"more than the {budget / MIB:.1f} MiB allowed (kv_memory)"
-            )
         reasons.append(f"context_length: {full * BLOCK} tokens, what {budget / MIB:.0f} MiB hold ({context} trained)")
         context = full * BLOCK
     elif context > trained_context:
         reasons.append(f"context_length: {context} tokens, beyond the {trained_context} the model was trained for")
     elif config.context_length is None:
         reasons.append(f"context_length: {context} tokens, what the model was trained for")
-    return MemoryPlan(tuple(size + 1 for size in sizes(full)), context, cost(full), tuple(reasons))
+    return MemoryPlan(tuple(size + 1 for size in pools.sizes(full)), context, pools.cost(full), tuple(reasons))
+
+
+def _check(pools: _Pools, full: int, budget: int, config: EngineConfig) -> None:
+    """ConfigError where `full` blocks, the most within the budget, are none at all or not what was asked for."""
+    if full < 1:
+        raise ConfigError(
+            f"kv_memory of {budget / MIB:.1f} MiB holds no block of {BLOCK} positions; it takes {pools.cost(1)} bytes"
+        )
+    if config.kv_memory is not None and pools.cost(full) > total_memory():
+        raise ConfigError(
+            f"a KV cache of {pools.cost(full) / MIB:.0f} MiB (kv_memory) is more than the {total_memory() / MIB:.0f} "
+            "MiB of memory here"
+        )
+    asked = blocks_for(config.context_length or 0)
+    if full < asked:
+        raise ConfigError(
+            f"a context of {config.context_length} tokens takes {pools.cost(asked) / MIB:.1f} MiB of KV cache, "
+            f"more than the {budget / MIB:.1f} MiB allowed (kv_memory)"
+        )
 
 
 def _largest(cost: Callable[[int], int], budget: int, limit: int) -> int:

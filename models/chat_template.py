@@ -15,7 +15,7 @@ from .tokenizer import Tokenizer
 if TYPE_CHECKING:
     from .gguf import Metadata
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 KEY = "tokenizer.chat_template"
 TOOL_TEMPLATE = "tool_use"
@@ -57,7 +57,7 @@ class ChatTemplate:
                 self._templates[name] = FittedTemplate(source, special_texts)
             except TemplateSyntaxError as error:
                 self._broken[name] = f"line {error.lineno}: {error.message}"
-                logger.warning("%s: chat template '%s' cannot be used: line %s: %s", path, name, error.lineno, error)
+                _log.warning("%s: chat template '%s' cannot be used: line %s: %s", path, name, error.lineno, error)
 
     @property
     def variables(self) -> frozenset[str]:

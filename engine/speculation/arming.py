@@ -16,7 +16,7 @@ from .governor.contract import CostCurve, Governor
 from .policy import SpeculationPolicy, min_confidence, window
 from .registry import Declined, Registry, Resources
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Arming:
@@ -117,7 +117,7 @@ class Arming:
             made = self._made[name] = self.registry.create(name, self.target, self._resources)
             if isinstance(made, Declined):
                 level = logging.WARNING if name == self.policy.type or self.target.verdict.refusal else logging.INFO
-                logger.log(level, "speculation %r cannot serve %s: %s", name, self.target.name, made.reason)
+                _log.log(level, "speculation %r cannot serve %s: %s", name, self.target.name, made.reason)
         return self._made[name]
 
     def arm(self, sequence: SpeculativeSequence) -> Tracked:
@@ -189,7 +189,7 @@ class Arming:
     def _note_disarmed(
         self, sequence: SpeculativeSequence, tracked: Tracked, speculator: Speculator, kind: str, fault: str
     ) -> None:
-        logger.error("request %s: speculation is disarmed: %s", sequence.request_id, fault)
+        _log.error("request %s: speculation is disarmed: %s", sequence.request_id, fault)
         self.counts.disarmed[kind] += 1
         tracked.disarmed.add(speculator.capabilities.name)
         if not tracked.armed:
@@ -209,7 +209,7 @@ class Arming:
         try:
             armed.speculator.close(armed.state)
         except Exception:
-            logger.exception("closing a drafter's state failed")
+            _log.exception("closing a drafter's state failed")
 
     def release(self, sequence: SpeculativeSequence) -> Tracked | None:
         """The request has ended. Returns what its speculation did, if it was ever considered for any."""

@@ -31,7 +31,7 @@ from .contract import MAX_WINDOW, NO_SCORES, Capabilities, Committed, Draft, Dra
 from .draft_resources import FOLDED_ROWS, READ_ROWS, DraftChoice
 from .registry import Declined, Resources
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 CONFIDENCES = 8  # grades of the drafter's own probability of its token, in eighths
 PACE_MEMORY = 0.7  # of the mean time per row of reading, per piece
@@ -276,7 +276,7 @@ class DraftModelSpeculator:
 
     def _start_over(self, state: State, position: int) -> None:
         self.num_gap_errors += 1
-        logger.warning(
+        _log.warning(
             "request %s: a step committed at position %d, but the draft model knows %d tokens; reading it anew",
             state.request.request_id,
             position,

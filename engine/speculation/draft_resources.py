@@ -16,7 +16,7 @@ from ..config import EngineConfig
 from ..kv_cache import KvCache, blocks_for
 from ..runner import StepRunner
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 CONTEXTS = 2  # whole contexts of KV: one request speculates at a time, and its last turn stays cached
 READ_ROWS = 256  # most rows of history read in one step
@@ -96,7 +96,7 @@ def allocate_draft(
     )
     executor = backend.load(program, dict(zip(program.kv_groups, pools, strict=True)), Limits(max_rows, slots, slots))
     model.release_pages()
-    logger.info("draft model %s: %.0f MiB of KV", model.config.name, sizes.total_bytes / MIB)
+    _log.info("draft model %s: %.0f MiB of KV", model.config.name, sizes.total_bytes / MIB)
     return DraftRuntime(
         model,
         backend,

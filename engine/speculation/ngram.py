@@ -18,7 +18,7 @@ from .contract import Capabilities, Committed, Draft, DraftContext, RequestView,
 from .ngram_index import MAX_DRAFT, MAX_MATCH, MAX_ORDER, NUM_GRADES, RESUMES, draft_grades
 from .registry import Resources
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 COLD_START = 256  # prompt tokens whose predictability is scored before the first draft
 TOKENS_PER_SECOND = 2_000_000  # the native index's pace, a third of what it does on a quiet core
@@ -126,7 +126,7 @@ class NgramSpeculator:
 
     def _start_over(self, state: State, position: int) -> None:
         self.num_gap_errors += 1
-        logger.warning(
+        _log.warning(
             "request %s: a step committed at position %d, but its n-gram index holds %d tokens; reading it anew",
             state.request.request_id,
             position,

@@ -21,7 +21,7 @@ from .governor.contract import CostCurve, Outcome, Situation, StepRecord
 from .policy import SpeculationPolicy, patched
 from .registry import Registry, Resources
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 CATCH_UP_SECONDS = 0.005  # a piece of reading between two steps
 PAID_CATCH_UP_SECONDS = 0.05  # where reading is a step of another model, worth nothing in smaller pieces
@@ -173,8 +173,8 @@ class SpeculationSession:
     def draft(self, entries: Sequence[PlannedRows]) -> Sequence[Sequence[int]]:
         """The tokens to verify, one list per entry; nothing at all when no entry has any."""
         drafts = self._draft(entries) if self._eligible else NO_DRAFTS
-        if logger.isEnabledFor(logging.DEBUG):
-            log_steps_without_draft(logger, entries, self._eligible)
+        if _log.isEnabledFor(logging.DEBUG):
+            log_steps_without_draft(_log, entries, self._eligible)
         return drafts
 
     def _draft(self, entries: Sequence[PlannedRows]) -> Sequence[Sequence[int]]:
@@ -257,7 +257,7 @@ class SpeculationSession:
                 if len(made) != len(numbers):
                     raise ValueError(f"{len(made)} drafts for {len(numbers)} contexts")
             except Exception as fault:  # noqa: BLE001
-                logger.error("a batch could not be drafted for, trying one by one: %r", fault)
+                _log.error("a batch could not be drafted for, trying one by one: %r", fault)
                 made = [self._propose_one(asked[i][1], asked[i][2]) for i in numbers]
             for i, draft in zip(numbers, made, strict=True):
                 drafts[i] = self._checked(asked[i][1], asked[i][2], draft)

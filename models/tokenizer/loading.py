@@ -18,7 +18,7 @@ from .vocabulary import SpecialDefaults, TokenType, Vocabulary, read_vocabulary
 if TYPE_CHECKING:
     from ..gguf import Metadata
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def load_tokenizer(metadata: Metadata) -> Tokenizer:
@@ -38,14 +38,14 @@ def _byte_level(metadata: Metadata) -> Tokenizer:
     missing = missing_bytes(vocabulary.ids)
     if missing:  # rare control characters and planes, in some well-known models too
         names = ", ".join(f"0x{byte:02X}" for byte in sorted(missing))
-        logger.info("%s: no tokens for these bytes, which are left out of prompts: %s", metadata.path, names)
+        _log.info("%s: no tokens for these bytes, which are left out of prompts: %s", metadata.path, names)
     return Tokenizer(vocabulary, ByteLevelEncoder(metadata, vocabulary, recipe), byte_level=True)
 
 
 def _recipe(metadata: Metadata) -> Recipe:
     name = metadata.str("pre", None)
     if name is None or name == "default":
-        logger.warning("%s: the file names no pre-tokenizer; text may be cut differently from training", metadata.path)
+        _log.warning("%s: the file names no pre-tokenizer; text may be cut differently from training", metadata.path)
         name = "default"
     if name not in RECIPES:
         metadata.fail("pre", f"'{name}' is not implemented (implemented: {', '.join(sorted(RECIPES))})")

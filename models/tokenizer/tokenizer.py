@@ -94,10 +94,6 @@ class Tokenizer:
             case _:  # unused and undefined
                 return b""
 
-    def token_text(self, token_id: int) -> str:
-        """A token for people: its text, with U+FFFD where it holds only a part of a character."""
-        return self.token_bytes(token_id, special=True).decode("utf-8", "replace")
-
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of a whole sequence. The space that encoding puts before the first word is taken away again."""
         ids = list(ids)

@@ -16,7 +16,7 @@ from . import markers
 if TYPE_CHECKING:
     from ..gguf import Metadata
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 SPACE = "▁"  # how SentencePiece writes a space
 _BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
@@ -77,7 +77,7 @@ def read_vocabulary(metadata: Metadata, defaults: SpecialDefaults) -> Vocabulary
     types = _read_types(metadata, texts)
     ids = dict(zip(reversed(texts), range(len(texts) - 1, -1, -1), strict=True))
     if len(ids) != len(texts):
-        logger.warning("%s: %d token texts appear twice; the lowest id is used", metadata.path, len(texts) - len(ids))
+        _log.warning("%s: %d token texts appear twice; the lowest id is used", metadata.path, len(texts) - len(ids))
 
     def named(name: str, default: int | None = None) -> int | None:
         return _special_id(metadata, f"{name}_token_id", default, len(texts))
@@ -139,7 +139,7 @@ def _special_id(metadata: Metadata, key: str, default: int | None, num_tokens: i
     value = metadata.int(key, default)
     if value is None or 0 <= value < num_tokens:
         return value
-    logger.warning(
+    _log.warning(
         "%s: tokenizer.ggml.%s: %d is outside the vocabulary of %d, ignored", metadata.path, key, value, num_tokens
     )
     return default
