@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from typing import TypeVar, cast
 
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ..kernels.errors import RequestError
 from .errors import validation_error
 from .http_metrics import HttpMetrics
 from .schema.fields import sift
+from .schema.sampling import Strict
 
-SchemaT = TypeVar("SchemaT", bound=BaseModel)
+SchemaT = TypeVar("SchemaT", bound=Strict)
 
 _READ_TIMEOUT_S = 60.0  # between two pieces of a body; also how far it may fall behind the slowest rate
 _SLOWEST = 16 * 1024  # bytes per second: a client that drips a body holds its memory for a bounded time
@@ -114,7 +115,8 @@ def validated(schema: type[SchemaT], body: Mapping[str, object], metrics: HttpMe
     try:
         return schema.model_validate(body)
     except ValidationError as error:
-        raise validation_error(error.errors(include_url=False, include_input=False)) from None
+        faults = error.errors(include_url=False, include_input=False)
+        raise validation_error(faults, tags=schema.union_tags) from None
 
 
 def validated_exactly(schema: type[SchemaT], body: Mapping[str, object]) -> SchemaT:
@@ -122,7 +124,12 @@ def validated_exactly(schema: type[SchemaT], body: Mapping[str, object]) -> Sche
     unknown = sorted(set(body) - set(schema.model_fields))
     if unknown:
         known = ", ".join(schema.model_fields)
-        raise RequestError(f"Unknown key '{unknown[0][:80]}'; known: {known}", param=unknown[0][:80], status=422)
+        raise RequestError(
+            f"Unknown key '{unknown[0][:80]}'; known: {known}",
+            param=unknown[0][:80],
+            code="unknown_parameter",
+            status=422,
+        )
     try:
         return schema.model_validate(body)
     except ValidationError as error:

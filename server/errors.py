@@ -27,12 +27,15 @@ _MAX_FAULTS = 5  # validation faults named in one message
 _MAX_MESSAGE = 1000  # characters
 _ENDS_CONNECTION = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT)
 _RETRY_AFTER_S = 5  # where nobody knows better
+_OF_VALUES = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+_CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}  # pydantic's and OpenAI's
 
 
 def error_body(error: RequestError) -> dict[str, object]:
     """The JSON body of an error; also the data of an `error` event inside a stream."""
     message = error.message if len(error.message) <= _MAX_MESSAGE else error.message[: _MAX_MESSAGE - 1] + "…"
-    return {"error": {"message": message, "type": error.kind, "param": error.param, "code": error.code}}
+    code = error.code or ("invalid_value" if error.status in _OF_VALUES else None)
+    return {"error": {"message": message, "type": error.kind, "param": error.param, "code": code}}
 
 
 def error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
@@ -47,13 +50,18 @@ def error_response(error: RequestError, headers: Mapping[str, str] | None = None
     return json_response(error_body(error), status=error.status, headers=all_headers)
 
 
-def validation_error(faults: Sequence[Mapping[str, object]], status: int = 400) -> RequestError:
-    """One error out of pydantic's list: the first field becomes `param`, a few more are named in the message."""
-    named = [(_location(fault), _words(fault)) for fault in faults[:_MAX_FAULTS]]
+def validation_error(
+    faults: Sequence[Mapping[str, object]], status: int = 400, tags: frozenset[str] = frozenset()
+) -> RequestError:
+    """One error out of pydantic's list: the first field becomes `param`, a few more are named in the message.
+
+    `tags`: names of a union's members, which pydantic writes behind an index.
+    """
+    named = [(_location(fault, tags), _words(fault)) for fault in faults[:_MAX_FAULTS]]
     message = "; ".join(f"{where}: {what}" if where else what for where, what in named)
     if len(faults) > _MAX_FAULTS:
         message += f"; and {len(faults) - _MAX_FAULTS} more"
-    return RequestError(message, param=named[0][0] or None, code="invalid_value", status=status)
+    return RequestError(message, param=named[0][0] or None, code=_code(str(faults[0].get("type"))), status=status)
 
 
 def _words(fault: Mapping[str, object]) -> str:
@@ -63,9 +71,15 @@ def _words(fault: Mapping[str, object]) -> str:
     return f"{words.rpartition(' ')[0]} {limit}" if isinstance(limit, int) else words
 
 
-def _location(fault: Mapping[str, object]) -> str:
+def _code(kind: str) -> str:
+    """OpenAI's code for one of pydantic's kinds of fault."""
+    return _CODES.get(kind, "invalid_type" if kind.endswith("_type") else "invalid_value")
+
+
+def _location(fault: Mapping[str, object], tags: frozenset[str]) -> str:
     parts = cast(tuple[object, ...], fault.get("loc", ()))
-    return ".".join(str(part) for part in parts)[:200]
+    shown = [str(part) for at, part in enumerate(parts) if not (part in tags and at and isinstance(parts[at - 1], int))]
+    return ".".join(shown)[:200]
 
 
 def _from_http(error: HTTPException, request: Request) -> RequestError:

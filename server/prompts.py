@@ -76,9 +76,10 @@ class Prompter:
 
     async def from_messages(self, messages: Sequence[Message], fields: Rendering) -> Prompt:
         """Renders and tokenizes a conversation."""
-        return await self.run(lambda: self._render(messages, fields))
+        return await self.run(lambda: self.render(messages, fields))
 
-    def _render(self, messages: Sequence[Message], fields: Rendering) -> Prompt:
+    def render(self, messages: Sequence[Message], fields: Rendering) -> Prompt:
+        """See `from_messages`. Too slow for the event loop."""
         chat = self.chat()
         open_ended = bool(fields.continue_final_message)
         generate = not open_ended if fields.add_generation_prompt is None else fields.add_generation_prompt
@@ -154,17 +155,30 @@ class Prompter:
         self._refuse_hopeless(text, param)
         return Prompt(self.tokenizer.encode(text, add_special=add_special, parse_special=True), text)
 
-    def answer_limit(self, prompt: Prompt, asked: int | None, default: int | None, param: str) -> int:
-        """Tokens an answer may have. RequestError when the prompt is empty or it and the asked length do not fit."""
+    def answer_limit(
+        self, prompt: Prompt, asked: int | None, default: int | None, *, param: str, limit_param: str
+    ) -> int:
+        """Tokens an answer may have. RequestError when the prompt is empty or it and the asked length do not fit.
+
+        The error names `param`, the prompt's field, if the prompt alone is too long, else `limit_param`, the length's.
+        """
         length = len(prompt.token_ids)
         if length == 0:
             raise RequestError("The prompt has no tokens", param=param, code="invalid_value")
         room = self.max_context - length
-        if room < (1 if asked is None else asked):
-            wanted = f"{length} prompt tokens" + ("" if asked is None else f" and {asked} tokens to generate")
+        least = 1 if asked is None else min(asked, 1)
+        if room < least:
             raise RequestError(
-                f"{CONTEXT} {self.max_context} tokens; the request has {wanted}",
+                f"{CONTEXT} {self.max_context} tokens; the request has {length} prompt tokens, which leave no room "
+                "for an answer: shorten the prompt",
                 param=param,
+                code="context_length_exceeded",
+            )
+        if asked is not None and asked > room:
+            raise RequestError(
+                f"{CONTEXT} {self.max_context} tokens; the request has {length} prompt tokens and {limit_param} asks "
+                f"for {asked} more: lower it to at most {room}, or leave it out",
+                param=limit_param,
                 code="context_length_exceeded",
             )
         if asked is not None:

@@ -43,7 +43,8 @@ async def create_chat_completion(request: Request) -> Response:
         continued=body.continued(),
         reasoning_limit=body.reasoning_limit(),
     )
-    limit = service.prompter.answer_limit(talk.prompt, body.token_limit(), None, "messages")
+    asked, spelling = body.token_limit()
+    limit = service.prompter.answer_limit(talk.prompt, asked, None, param="messages", limit_param=spelling)
     seed, wishes = body.drawn_seed(), body.speculation_wishes()
     choices = [
         Choice(

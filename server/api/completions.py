@@ -63,7 +63,9 @@ def _choices_of(
     prompt: Prompt, body: CompletionRequest, seed: int, grammar: Grammar | None, service: Service
 ) -> list[Choice]:
     """The n choices of one prompt. Their seeds do not depend on the other prompts of the request."""
-    limit = service.prompter.answer_limit(prompt, body.max_tokens, _DEFAULT_MAX_TOKENS, "prompt")
+    limit = service.prompter.answer_limit(
+        prompt, body.max_tokens, _DEFAULT_MAX_TOKENS, param="prompt", limit_param="max_tokens"
+    )
     wishes = body.speculation_wishes()
     return [
         Choice(

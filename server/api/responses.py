@@ -24,6 +24,8 @@ from ..responses.context import Context, context_of, found
 from ..responses.output import Json, item_id
 from ..responses.reading import AnswerReader
 from ..responses.store import Shelf
+from ..responses.truncation import shortened
+from ..schema.chat import Message
 from ..schema.responses import ResponseRequest
 from ..service import Service, service_of
 from ..structured import format_constraint
@@ -32,6 +34,7 @@ router = APIRouter()
 
 _PARAMS = {"messages": "input", "reasoning_effort": "reasoning.effort"}  # what chat calls a field, and what we do
 _MAX_LISTED = 100
+_ANSWERS_SHARE = 8  # with truncation, an answer of unknown length is left this part of the context
 
 
 @router.post("/v1/responses", openapi_extra=takes(ResponseRequest))
@@ -70,7 +73,7 @@ async def count_input_tokens(request: Request) -> Response:
     service.model.check(asked.model)
     context = context_of(asked, service.responses.shelf(tenant))
     with _our_names():
-        messages = await service.prompter.run(context.messages)
+        messages = await service.prompter.run(lambda: _shown(service, context, asked))
         prompt = await service.prompter.from_messages(messages, asked)
     return json_response({"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)})
 
@@ -95,9 +98,31 @@ async def _conversation(service: Service, context: Context, asked: ResponseReque
     """The conversation and the most tokens of the answer."""
     wanted = format_constraint(asked.text_config().format, "text.format")
     with _our_names():
-        messages = await service.prompter.run(context.messages)
+        messages = await service.prompter.run(lambda: _shown(service, context, asked))
         talk = await prepared(service, messages, asked, answer=wanted, reasoning_limit=asked.reasoning_limit())
-        return talk, service.prompter.answer_limit(talk.prompt, asked.max_output_tokens, None, "input")
+        return talk, service.prompter.answer_limit(
+            talk.prompt, asked.max_output_tokens, None, param="input", limit_param="max_output_tokens"
+        )
+
+
+def _shown(service: Service, context: Context, asked: ResponseRequest) -> Sequence[Message]:
+    """The messages that the model is shown: all, unless the request lets the oldest go."""
+    messages = context.messages()
+    if asked.truncation != "auto":
+        return messages
+    prompter = service.prompter
+    answer = asked.max_output_tokens or prompter.max_context // _ANSWERS_SHARE
+
+    def fits(some: Sequence[Message]) -> bool:
+        try:
+            length = len(prompter.render(some, asked).token_ids)
+        except RequestError as error:
+            if error.code == "context_length_exceeded":
+                return False
+            raise
+        return length + answer <= prompter.max_context
+
+    return shortened(messages, fits)
 
 
 def _choice(service: Service, talk: Conversation, asked: ResponseRequest, seed: int, limit: int) -> Choice:

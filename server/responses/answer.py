@@ -63,7 +63,7 @@ class ResponseHeader:
             "tools": [tool.public() for tool in asked.tools or ()],
             "top_logprobs": asked.top_logprobs or 0,
             "top_p": 1.0 if asked.top_p is None else asked.top_p,
-            "truncation": "disabled",
+            "truncation": asked.truncation or "disabled",
             "usage": None,
             "user": asked.user,
         }

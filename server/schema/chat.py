@@ -119,10 +119,11 @@ class ChatRequest(SamplingFields, PromptScoreFields, TemplateFields, BudgetField
             raise PydanticCustomError("tool_choice", "allows only calls, so '{text}' cannot hold", {"text": text})
         return choice
 
-    def token_limit(self) -> int | None:
-        """The smaller of the two spellings, where either is given."""
-        limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
-        return min(limits, default=None)
+    def token_limit(self) -> tuple[int | None, str]:
+        """The smaller of the two spellings, and its name; None where neither is given."""
+        given = {"max_completion_tokens": self.max_completion_tokens, "max_tokens": self.max_tokens}
+        limits = [(limit, name) for name, limit in given.items() if limit is not None]
+        return min(limits, default=(None, "max_completion_tokens"))
 
     def continued(self) -> str | None:
         """The assistant's message that the answer goes on with, if it does."""

@@ -154,13 +154,13 @@ def _known(item: Any) -> Any:
     if not isinstance(item, dict):
         raise PydanticCustomError("item", "an input item must be an object")
     kind = _kind(item)
-    if kind not in _KINDS:
+    if kind not in ITEM_KINDS:
         problem = "input items of type '{kind}' are not supported by this server"
         raise PydanticCustomError("item", problem, {"kind": str(kind)[:40]})
     return cast("object", item)
 
 
-_KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+ITEM_KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
 
 Item = MessageItem | CallItem | CallOutputItem | ReasoningItem
 InputItem = Annotated[

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from .chat import BudgetFields, Effort
-from .response_items import InputItem, ItemId
+from .response_items import ITEM_KINDS, InputItem, ItemId
 from .sampling import DrawingFields, Strict, Whole
 from .structured import ResponsesTextFormat, TextFormat
 from .tools import AUTO, MAX_TOOLS, CallPlan, FunctionDefinition, ToolChoice, check_definitions, chosen, planned
@@ -74,6 +74,8 @@ class ResponseStreamOptions(Strict):
 class ResponseRequest(DrawingFields, BudgetFields):
     """Input to respond to."""
 
+    union_tags = frozenset(ITEM_KINDS)
+
     input: Annotated[
         list[InputItem],
         BeforeValidator(_as_items, json_schema_input_type=str | list[InputItem]),
@@ -93,6 +95,7 @@ class ResponseRequest(DrawingFields, BudgetFields):
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     stream_options: ResponseStreamOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 

@@ -144,14 +144,17 @@ def test_fields_at_their_default_are_fine(http: httpx.Client, name: str, value: 
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": "reject me"}]}, "messages"),
-        ({"max_tokens": 4096}, "messages"),
+        ({"max_tokens": 4096}, "max_tokens"),
+        ({"max_completion_tokens": 4096}, "max_completion_tokens"),
+        ({"max_tokens": 4096, "max_completion_tokens": 8192}, "max_tokens"),
+        ({"max_tokens": 4096, "max_completion_tokens": 10}, None),
         ({"metadata": 3}, "metadata"),
     ],
 )
-def test_wrong_values_name_their_field(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
+def test_wrong_values_name_their_field(http: httpx.Client, fields: dict[str, Any], param: str | None) -> None:
     response = http.post("/v1/chat/completions", json={**GOOD, **fields, "stream": fields.get("stream", True)})
-    assert response.status_code == 400
-    assert fault(response)["param"] == param
+    assert response.status_code == (200 if param is None else 400)
+    assert param is None or fault(response)["param"] == param
 
 
 def test_limits_are_named_to_their_last_digit(http: httpx.Client) -> None:
@@ -159,11 +162,82 @@ def test_limits_are_named_to_their_last_digit(http: httpx.Client) -> None:
     assert fault(response)["message"] == f"seed: Input should be less than {2**64}"
 
 
-def test_too_long_a_prompt(http: httpx.Client) -> None:
-    long = [{"role": "user", "content": "x" * 5000}]
-    response = http.post("/v1/chat/completions", json={"model": "tiny", "messages": long})
-    assert response.status_code == 400
-    assert fault(response)["code"] == "context_length_exceeded"
+TOO_LONG = {
+    "/v1/chat/completions": ({"messages": [{"role": "user", "content": "x" * 5000}]}, "messages"),
+    "/v1/completions": ({"prompt": "x" * 5000}, "prompt"),
+    "/v1/responses": ({"input": "x" * 5000}, "input"),
+    "/v1/embeddings": ({"input": "x" * 5000}, "input"),
+}
+
+
+@pytest.mark.parametrize("path", TOO_LONG)
+def test_too_long_a_prompt(http: httpx.Client, path: str) -> None:
+    body, param = TOO_LONG[path]
+    error = fault(http.post(path, json=body))
+    assert (error["param"], error["code"]) == (param, "context_length_exceeded")
+    assert "maximum context length is 2048 tokens" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "limit"),
+    [
+        ("/v1/chat/completions", {"messages": MESSAGES}, "max_tokens"),
+        ("/v1/chat/completions", {"messages": MESSAGES}, "max_completion_tokens"),
+        ("/v1/completions", {"prompt": "hi"}, "max_tokens"),
+        ("/v1/responses", {"input": "hi"}, "max_output_tokens"),
+    ],
+)
+def test_too_long_an_answer_names_its_limit_and_what_would_fit(
+    http: httpx.Client, path: str, body: dict[str, Any], limit: str
+) -> None:
+    error = fault(http.post(path, json={**body, limit: 2048}))
+    assert (error["param"], error["code"]) == (limit, "context_length_exceeded")
+    assert "maximum context length is 2048 tokens" in error["message"]
+    fitting = int(error["message"].partition("to at most ")[2].partition(",")[0])
+    assert http.post(path, json={**body, limit: fitting}).status_code == 200
+    assert http.post(path, json={**body, limit: fitting + 1}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "code"),
+    [
+        ("/v1/chat/completions", {}, "messages", "missing_required_parameter"),
+        ("/v1/chat/completions", {"messages": [{"content": "x"}]}, "messages.0.role", "missing_required_parameter"),
+        ("/v1/chat/completions", {"messages": "hi"}, "messages", "invalid_type"),
+        ("/v1/chat/completions", {"messages": MESSAGES, "temperature": "hot"}, "temperature", "invalid_type"),
+        ("/v1/chat/completions", {"messages": MESSAGES, "temperature": 101}, "temperature", "invalid_value"),
+        ("/v1/chat/completions", {"messages": MESSAGES, "n": 129}, "n", "invalid_value"),
+        ("/v1/completions", {"prompt": "x", "min_tokens": 9, "max_tokens": 8}, "min_tokens", "invalid_value"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "reject me"}]}, "messages", "invalid_value"),
+        ("/v1/chat/completions", {"messages": MESSAGES, "functions": [1]}, "functions", "unsupported_parameter"),
+        ("/v1/completions", {}, "prompt", "missing_required_parameter"),
+        ("/v1/completions", {"prompt": [300]}, "prompt", "invalid_value"),
+        ("/v1/completions", {"prompt": "x", "max_tokens": []}, "max_tokens", "invalid_type"),
+        ("/v1/completions", {"prompt": "x", "grammar": "root ::= missing"}, "grammar", "invalid_constraint"),
+        ("/v1/responses", {}, "input", "missing_required_parameter"),
+        ("/v1/responses", {"input": [{"role": "user"}]}, "input.0.content", "missing_required_parameter"),
+        ("/v1/responses", {"input": "x", "previous_response_id": "no"}, "previous_response_id",
+         "previous_response_not_found"),
+        ("/v1/responses", {"input": "x", "truncation": "middle"}, "truncation", "invalid_value"),
+        ("/v1/responses", {"input": "x", "background": True}, "background", "unsupported_parameter"),
+        ("/v1/responses/input_tokens", {"input": 3}, "input", "invalid_type"),
+        ("/v1/embeddings", {}, "input", "missing_required_parameter"),
+        ("/v1/embeddings", {"input": "x", "dimensions": 3}, "dimensions", "invalid_value"),
+        ("/v1/embeddings", {"input": "x", "encoding_format": "hex"}, "encoding_format", "invalid_value"),
+        ("/tokenize", {"prompt": 3}, "prompt", "invalid_type"),
+        ("/detokenize", {"tokens": [10**6]}, "tokens", "invalid_value"),
+        ("/detokenize", {}, "tokens", "missing_required_parameter"),
+        ("/admin/drain", {"deadline_s": -1}, "deadline_s", "invalid_value"),
+        ("/admin/drain", {"deadline": 1}, "deadline", "unknown_parameter"),
+    ],
+)  # fmt: skip
+def test_every_route_says_which_field_and_what_is_wrong_with_it(
+    http: httpx.Client, path: str, body: dict[str, Any], param: str, code: str
+) -> None:
+    response = http.post(path, json=body)
+    error = fault(response)
+    assert response.status_code in (400, 404, 422)
+    assert (error["param"], error["code"], error["type"]) == (param, code, "invalid_request_error")
 
 
 def test_many_faults_are_capped(http: httpx.Client) -> None:

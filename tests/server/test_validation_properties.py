@@ -107,7 +107,7 @@ def test_the_table_and_the_schemas_do_not_overlap_by_accident(schema: Any) -> No
     siblings |= {"response_format", "structured_outputs", "json_schema", "grammar"}
     siblings |= {"thinking_token_budget", "thinking_budget_tokens", "reasoning_budget", "add_special_tokens"}
     siblings |= {"messages", "prompt", "input", "n", "logprobs", "max_tokens", "max_output_tokens", "instructions"}
-    siblings |= {"previous_response_id", "include", "text", "reasoning"}
+    siblings |= {"previous_response_id", "include", "text", "reasoning", "truncation"}
     assert set(schema.model_fields) & set(REFUSED) <= siblings | (STORED if schema is ResponseRequest else set())
 
 

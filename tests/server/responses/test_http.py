@@ -239,7 +239,7 @@ def test_obfuscation_hides_the_length_of_a_delta(start: Any, script: Any) -> Non
     ("fields", "param"),
     [
         ({"background": True}, "background"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "middle"}, "truncation"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"max_tool_calls": 3}, "max_tool_calls"),
@@ -263,7 +263,7 @@ def test_obfuscation_hides_the_length_of_a_delta(start: Any, script: Any) -> Non
         ({"input": [{"type": "computer_call"}]}, "input.0"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-            "input.0.message.content",
+            "input.0.content",
         ),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "4"}]}, "input"),
         ({"stream_options": {"include_obfuscation": 1}}, "stream_options.include_obfuscation"),
