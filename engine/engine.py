@@ -162,6 +162,31 @@ class Engine:
         malformed."""
         return self.call(lambda core: core.session.change(body))
 
+    def reset_cache(self) -> Future[dict[str, object]]:
+        """Forgets all that is cached of prompts, between two steps: what starts later finds nothing from before.
+
+        Running requests go on with the blocks that they hold. The result says what is true behind it. Fails with
+        RequestError 503 where no step comes any more.
+        """
+        with self._lock:
+            if self._failure is None and not self._stopping:
+                return self.call(self._reset_cache)
+        refused: Future[dict[str, object]] = Future()
+        refused.set_exception(self._stopped())
+        return refused
+
+    def _reset_cache(self, core: EngineCore) -> dict[str, object]:
+        caches = [core.cache, *core.session.arming.caches()]
+        cleared = [cache.clear() for cache in caches]
+        freed = sum(each.freed for each in cleared)
+        self.metrics.cache_resets += 1
+        self.metrics.reset_blocks += freed
+        return {
+            "freed_blocks": freed,
+            "kept_blocks": sum(each.kept for each in cleared),
+            "cached_blocks": sum(pool.num_cached for cache in caches for pool in cache.pools),
+        }
+
     def _check(self, submission: Submission) -> None:
         """Refuses what no engine state could ever serve."""
         num_prompt, params = len(submission.prompt_ids), submission.params
@@ -188,13 +213,16 @@ class Engine:
 
     def _check_open(self) -> None:
         if self._failure is not None or self._stopping:
-            raise RequestError(
-                self._failure or "the engine has stopped", status=503, kind="server_error", code="engine_stopped"
-            )
+            raise self._stopped()
         if self._draining:
             raise RequestError(
                 "the server is shutting down", status=503, kind="server_error", code="draining", retry_after=10
             )
+
+    def _stopped(self) -> RequestError:
+        return RequestError(
+            self._failure or "the engine has stopped", status=503, kind="server_error", code="engine_stopped"
+        )
 
     def _retry_after(self) -> int:
         """Seconds until a place in the queue should be free, from what requests took so far."""

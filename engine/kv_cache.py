@@ -61,6 +61,13 @@ class Match(NamedTuple):
         return len(self.nodes) * BLOCK
 
 
+class Cleared(NamedTuple):
+    """What `KvCache.clear` did, in blocks of all groups."""
+
+    freed: int
+    kept: int  # held by sequences, and from now on theirs alone
+
+
 class KvCache:
     """All KV groups of a program. `windows[g]` is the window of pool g's group."""
 
@@ -264,6 +271,18 @@ class KvCache:
         holding.slot = -1
         holding.blocks, holding.first = [], []
         holding.num_blocks = holding.num_full = 0
+
+    def clear(self) -> Cleared:
+        """Makes everything that is stored unfindable. Blocks that nobody holds are free; sequences keep their own."""
+        num_free = sum(pool.num_free for pool in self.pools)
+        num_found = 0
+        for group, pool in enumerate(self.pools):
+            for block in self.index.blocks(group):
+                self.index.evict(group, block)
+                pool.forget(block)
+                num_found += 1
+        num_freed = sum(pool.num_free for pool in self.pools) - num_free
+        return Cleared(num_freed, num_found - num_freed)
 
     def _index_block(self, holding: Holding, token_ids: Sequence[int], index: int) -> None:
         if holding.unindexed:

@@ -116,6 +116,8 @@ class Metrics(Collector):
         self.prescribed_tokens = 0
         self.embedding_tokens = 0
         self.step_faults = 0
+        self.cache_resets = 0
+        self.reset_blocks = 0
         self.first_token = Tally(LATENCY)
         self.inter_token = Tally(LATENCY)
         self.whole_request = Tally(LATENCY)
@@ -160,6 +162,8 @@ class Metrics(Collector):
             ("embedding_tokens", "Tokens of texts whose embedding was given.", self.embedding_tokens),
             ("prefix_cache_query_tokens", "Prompt tokens looked up in the prefix cache.", levels.queried_tokens),
             ("prefix_cache_hit_tokens", "Prompt tokens found in the prefix cache.", levels.hit_tokens),
+            ("prefix_cache_resets", "Times that the prefix cache was reset.", self.cache_resets),
+            ("prefix_cache_reset_blocks", "KV blocks that resets freed.", self.reset_blocks),
             ("preemptions", "Requests preempted because blocks ran out; they are recomputed.", levels.preemptions),
             ("step_faults", "Steps that failed and were run again request by request.", self.step_faults),
         ):

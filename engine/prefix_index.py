@@ -118,6 +118,10 @@ class PrefixIndex:
         node.blocks[group] = NOWHERE
         self._prune(node)
 
+    def blocks(self, group: int) -> list[int]:
+        """The blocks of a group that can be found."""
+        return list(self._holders[group])
+
     def pin(self, node: Node) -> None:
         """Keeps the node (and with it its parents) while a sequence stands on it."""
         node.num_pins += 1

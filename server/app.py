@@ -29,6 +29,7 @@ _BODIES = (
     TokenizeRequest,
     DetokenizeRequest,
     operations.DrainRequest,
+    operations.ResetRequest,
     PolicyChange,
 )
 _ROUTERS = (

@@ -129,5 +129,6 @@ ANSWERS: Mapping[str, Schema] = MappingProxyType(
         "GET /health": _HEALTH,
         "GET /admin/state": _object({"server": _SERVER, "engine": _OBJECT}),
         "POST /admin/drain": _SERVER,
+        "POST /admin/cache/reset": _object({"freed_blocks": _COUNT, "kept_blocks": _COUNT, "cached_blocks": _COUNT}),
     }
 )

@@ -52,6 +52,11 @@ class Engine(Protocol):
         """Applies a PATCH between two steps. Fails with RequestError 422, and nothing changed, if it is malformed."""
         ...
 
+    def reset_cache(self) -> Future[dict[str, object]]:
+        """Forgets all that is cached of prompts. The result: blocks that are free now, that running requests keep for
+        themselves, and that are still cached."""
+        ...
+
     def stop(self) -> None:
         """Ends every request and joins the engine thread."""
         ...

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 
+from ..kv_cache import KvCache
 from .armed import Armed, SpeculativeSequence, Tracked
 from .contract import Speculator, Target
 from .counts import SpeculationCounts
+from .draft_resources import DraftChoice
 from .governor import create_governor
 from .governor.contract import CostCurve, Governor
 from .policy import SpeculationPolicy, min_confidence, window
@@ -61,6 +63,11 @@ class Arming:
                     sequence.speculation.disarmed.clear()
         self.governor = self._governor(policy.governor)
         self._settle()
+
+    def caches(self) -> list[KvCache]:
+        """What drafters keep of requests beyond their end."""
+        choice = self._resources.draft_model
+        return [choice.runtime.cache] if isinstance(choice, DraftChoice) else []
 
     def verifies_certain(self, sequence: SpeculativeSequence) -> bool:
         """Whether tokens that a grammar prescribes may be verified as drafts of a request. They are no guesses, so no

@@ -1,4 +1,4 @@
-"""`GET /health`, `GET /metrics`, `GET /admin/state`, `POST /admin/drain`."""
+"""`GET /health`, `GET /metrics`, `GET /admin/state`, `POST /admin/drain`, `POST /admin/cache/reset`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import Field
 from starlette.responses import PlainTextResponse, Response
 
-from ..body import read_json, validated_exactly
+from ..body import SchemaT, read_json, validated_exactly
 from ..encoding import json_response
 from ..openapi import takes
 from ..schema.sampling import Strict
@@ -22,6 +22,18 @@ class DrainRequest(Strict):
     """`POST /admin/drain`: what still runs after `deadline_s` is ended."""
 
     deadline_s: float | None = Field(None, ge=0, le=86400)
+
+
+class ResetRequest(Strict):
+    """`POST /admin/cache/reset` takes no settings."""
+
+
+async def _read(request: Request, schema: type[SchemaT]) -> SchemaT:
+    """A body that may be missing."""
+    service = service_of(request)
+    has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+    body = await read_json(request, service.settings.max_body_bytes) if has_body else {}
+    return validated_exactly(schema, body)
 
 
 @router.head("/health", include_in_schema=False)
@@ -69,8 +81,15 @@ async def drain(request: Request) -> Response:
     """Refuses new requests and lets the running ones finish. Answers at once; /admin/state shows the rest."""
     service = service_of(request)
     service.gate.admin(request)
-    has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
-    body = await read_json(request, service.settings.max_body_bytes) if has_body else {}
-    asked = validated_exactly(DrainRequest, body).deadline_s
+    asked = (await _read(request, DrainRequest)).deadline_s
     service.start_drain(service.settings.drain_s if asked is None else asked)
     return json_response(_server_state(service), status=202)
+
+
+@router.post("/admin/cache/reset", openapi_extra=takes(ResetRequest, required=False))
+async def reset_cache(request: Request) -> Response:
+    """Forgets all that is cached of prompts, and answers when it has: what starts later finds nothing from before."""
+    service = service_of(request)
+    service.gate.admin(request)
+    await _read(request, ResetRequest)
+    return json_response(await asyncio.wrap_future(service.engine.reset_cache()))

@@ -167,6 +167,11 @@ class FakeEngine:
     def change_speculation(self, body: object) -> Future[dict[str, object]]:
         raise AssertionError("a scripted engine does not speculate")
 
+    def reset_cache(self) -> Future[dict[str, object]]:
+        done: Future[dict[str, object]] = Future()
+        done.set_result({"freed_blocks": 0, "kept_blocks": 0, "cached_blocks": 0})
+        return done
+
     @property
     def num_running(self) -> int:
         return len(self._running)

@@ -289,3 +289,54 @@ def test_a_crowd_that_overflows_the_cache_gets_its_own_text(drafting: Any, clien
         for _ in range(2):
             assert side_by_side(drafting, bodies) == alone
         assert drafting.engine.state()["preemptions"] > before
+
+
+# --- the prefix cache's reset ----------------------------------------------------------------------------------------
+
+
+def reset(client: httpx.Client) -> dict[str, int]:
+    answer = client.post("/admin/cache/reset")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def cached_tokens(client: httpx.Client, prompt: list[int]) -> int:
+    body = {"prompt": prompt, "max_tokens": 1}
+    return client.post("/v1/completions", json=body).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_a_reset_says_what_it_did_and_did_it(drafting: Any, client: httpx.Client) -> None:
+    """Reported as resets that answer 200 while every block stays where it is."""
+    patch(client, **ALWAYS)
+    prompt, resets = prompt_of(5, 200), counted(client, "prefix_cache_resets_total")
+    complete(client, prompt=prompt)
+    assert cached_tokens(client, prompt) == 192
+    in_cache = sum(states["cached"] for states in drafting.engine.state()["kv_blocks"].values())
+    answer = reset(client)
+    assert answer["freed_blocks"] > in_cache >= 6, "the draft model's too"
+    assert (answer["kept_blocks"], answer["cached_blocks"]) == (0, 0)
+    assert all(states["cached"] == 0 for states in drafting.engine.state()["kv_blocks"].values())
+    assert cached_tokens(client, prompt) == 0
+    assert counted(client, "prefix_cache_resets_total") == resets + 1
+    assert counted(client, "prefix_cache_reset_blocks_total") >= answer["freed_blocks"]
+
+
+def test_a_reset_inside_a_stream_leaves_the_stream_alone(drafting: Any, client: httpx.Client) -> None:
+    patch(client, **ALWAYS)
+    prompt = prompt_of(6, 200)
+    expected = complete(client, prompt=prompt, max_tokens=300)["token_ids"]
+    reset(client)
+    body = {"prompt": prompt, "max_tokens": 300, "ignore_eos": True, "stream": True, "temperature": 0}
+    found: list[int] = []
+    answers: list[dict[str, int]] = []
+    with client.stream("POST", "/v1/completions", json={**body, "return_token_ids": True}) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                found += [token for c in json.loads(line[6:])["choices"] for token in c.get("token_ids") or ()]
+                if len(found) > 20 * (len(answers) + 1) and len(answers) < 5:
+                    with drafting.http() as other:
+                        answers.append(reset(other))
+                        assert len(answers) > 1 or cached_tokens(other, prompt) == 0
+    assert found == expected
+    assert answers[0]["kept_blocks"] >= 6, "those of the stream, which nobody else finds"
+    assert all(answer["cached_blocks"] == 0 for answer in answers)
