@@ -215,7 +215,7 @@ class Arming:
         self.governor.close(armed.ticket)
         try:
             armed.speculator.close(armed.state)
-        except Exception:
+        except Exception:  # noqa: BLE001  (an algorithm's fault must not end the request)
             _log.exception("closing a drafter's state failed")
 
     def release(self, sequence: SpeculativeSequence) -> Tracked | None:

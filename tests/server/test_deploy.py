@@ -13,8 +13,9 @@ import yaml
 
 from surefoot.kernels.errors import ConfigError
 from surefoot.server.cli import app, known_variables
+from surefoot.server.foreign import check_environment
 from surefoot.server.run import LAST_WORDS_S
-from surefoot.server.settings import HttpSettings, check_environment
+from surefoot.server.settings import HttpSettings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 END_S = HttpSettings().drain_s + LAST_WORDS_S
