@@ -18,6 +18,7 @@ from ..kernels.errors import StartError
 from . import settings as flags
 from .api_keys import server_keys
 from .bench.command import bench
+from .console import say, unwritable
 from .foreign import check_command, check_environment, check_flags
 from .limits import KeyLimits
 from .settings import (
@@ -164,7 +165,7 @@ def known_variables() -> list[str]:
 
 
 def _warn(text: str) -> None:
-    print(f"surefoot: warning: {text}", file=sys.stderr, flush=True)
+    say(f"surefoot: warning: {text}")
 
 
 def _one_line(error: StartError | TyperException) -> str:
@@ -181,10 +182,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for warning in check_environment(os.environ, known_variables()):
             _warn(warning)
         code = app(args=given, prog_name="surefoot", standalone_mode=False)
+        sys.stdout.flush()
     except (StartError, TyperException) as error:
-        print(f"surefoot: {_one_line(error)}", file=sys.stderr)
+        say(f"surefoot: {_one_line(error)}")
         raise SystemExit(2) from None
     except MemoryError:
-        print("surefoot: not enough memory for this model with these settings", file=sys.stderr)
+        say("surefoot: not enough memory for this model with these settings")
         raise SystemExit(2) from None
+    except OSError as error:
+        reason = unwritable(error)
+        if reason is None:
+            raise
+        if reason:
+            say(f"surefoot: {reason}")
+        raise SystemExit(1) from None
     raise SystemExit(code or 0)

@@ -19,6 +19,7 @@ from ..engine.settling import settle
 from ..kernels.errors import StartError
 from .app import create_app
 from .connection import BoundedConnection
+from .console import say
 from .default_model import default_model
 from .launch import launch
 from .service import Service
@@ -38,13 +39,13 @@ def run(settings: Settings) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with _bound(settings.http) as listener:
         with _ended_by_sigterm():
-            service, banner = launch(settings, settings.model or default_model(_say))
+            service, banner = launch(settings, settings.model or default_model(say))
         if service.gate.is_open and not settings.http.is_loopback:
-            _say(f"surefoot: warning: no --api-key: whoever reaches {settings.http.host} may use and administrate it")
+            say(f"surefoot: warning: no --api-key: whoever reaches {settings.http.host} may use and administrate it")
         address = f"http://{_printable(settings.http.host)}:{listener.getsockname()[1]}"
 
         def announce() -> None:
-            _say("\n".join([*banner, f"listening on {address} ({time.perf_counter() - started:.1f} s)"]))
+            say("\n".join([*banner, f"listening on {address} ({time.perf_counter() - started:.1f} s)"]))
 
         server = DrainingServer(_config(service), service, announce)
         settle()
@@ -67,10 +68,6 @@ def _config(service: Service) -> uvicorn.Config:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=LAST_WORDS_S,
     )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _printable(host: str) -> str:
@@ -138,11 +135,11 @@ class DrainingServer(uvicorn.Server):
 
     def _drain(self, name: str) -> None:
         running, deadline_s = self._service.bridge.num_running, self._service.settings.drain_s
-        _say(f"{name}: finishing {running} requests, at most {deadline_s:g} s; signal again to stop now")
+        say(f"{name}: finishing {running} requests, at most {deadline_s:g} s; signal again to stop now")
         self._service.start_drain(deadline_s).add_done_callback(lambda _: setattr(self, "should_exit", True))
 
     def _cut(self, name: str) -> None:
-        _say(f"{name}: stopping now")
+        say(f"{name}: stopping now")
         self._service.bridge.cut()
         self.config.timeout_graceful_shutdown = 1
         self.should_exit = True

@@ -123,6 +123,50 @@ def test_banner_answer_and_quiet_exit(serve: Any) -> None:
     assert "Traceback" not in served.banner
 
 
+def test_a_log_that_nobody_reads_any_more_stops_nothing(serve: Any) -> None:
+    served = serve()
+    served.process.stderr.close()  # as `surefoot serve 2>&1 | head` does
+    assert served.http.get("/health").status_code == 200
+    served.http.close()
+    served.process.send_signal(signal.SIGTERM)
+    assert served.process.wait(timeout=30) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_under_the_log_stops_nothing() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "surefoot.server", "serve", str(MODEL), "--kv-memory", "8MiB", "--port", port]
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(command, env=clean_environment(), stderr=full)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=httpx.HTTPTransport(retries=8)) as http:
+            assert http.get("/health").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_output_that_cannot_be_written_is_one_line_or_silence() -> None:
+    command = [sys.executable, "-m", "surefoot.server", "inspect", str(MODEL)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, env=clean_environment(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "surefoot: cannot write: No space left on device\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        command, env=clean_environment(), stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def stream_of(served: Served, tokens: int) -> Iterator[str]:
     """Lines of a stream that takes a while."""
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": tokens, "ignore_eos": True, "stream": True}

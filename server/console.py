@@ -1,0 +1,22 @@
+"""What the process says to people, on streams that may be gone or full: neither stops a server."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+
+
+def say(text: str) -> None:
+    """Lines on stderr, or nowhere."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def unwritable(error: OSError) -> str | None:
+    """Why a command could not write its output; "" where its reader had enough. None: the error is another one."""
+    if error.errno not in (errno.EPIPE, errno.ENOSPC):
+        return None
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered is written when the process ends
+    return "" if error.errno == errno.EPIPE else f"cannot write: {error.strerror}"
