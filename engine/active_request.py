@@ -28,6 +28,7 @@ class ActiveRequest(Sequence):
         "pooler",
         "prompt_draws",
         "sampler",
+        "sampler_reads",
         "sampling",
         "speculation",
         "submission",
@@ -61,6 +62,7 @@ class ActiveRequest(Sequence):
         self.generation = generation
         self.sampling = sampling
         self.sampler = sampler
+        self.sampler_reads = sampler.reads_output  # it has to know what is drawn
         self.constrained = constrained  # None: any text will do
         self.speculation: Tracked | None = None
         self.draw = DrawRequest(sampler, 0, 0)

@@ -31,6 +31,11 @@ class ConstrainedAnswer:
         self.num_proposed = 0  # of the step's drafts, those that the speculative loop proposed
         self.fault: RequestError | None = None  # the grammar gave up; the request ends with this step
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a token may follow."""
+        return self.fault is None and not self.matcher.complete
+
     def plain(self) -> None:
         """Nothing is prescribed, or it may not be drafted."""
         self.prescribed = []

@@ -14,14 +14,12 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from typing import TypeAlias
 
-from ..kernels.backend import DrawRequest
 from ..kernels.errors import RequestError, StepCancelled, StepError, SurefootError
 from ..kernels.sampling import Draw, DrawFault
-from ..models.tokenizer import StreamDecoder, WholeTexts
 from .active_request import ActiveRequest
-from .constrained import ConstrainedAnswer, constrain, prescribe
+from .admission import Admission
+from .constrained import constrain, prescribe
 from .cost_curve import CostCurve
-from .generation import Generation, end_ids, sampling_spec
 from .kv_cache import KvCache
 from .metrics import Metrics
 from .pooling import HIDDEN
@@ -32,7 +30,6 @@ from .scheduler import Scheduler, SchedulerCounts
 from .sequence import Plan, Rows
 from .speculation.armed import Tracked
 from .step_speculation import StepSpeculation
-from .stop_strings import StopStrings
 
 _log = logging.getLogger("surefoot.engine")
 
@@ -71,8 +68,8 @@ class EngineCore:
         self.solo: str | None = None  # the request whose prefill is all that the running step does
         self.num_steps = 0
         self.counts = SchedulerCounts()
-        self._arrivals = 0
-        self._texts = WholeTexts(resources.model.tokenizer)
+        self._admission = Admission(resources)
+        self._num_constrained = self._num_pooled = 0  # of `requests`: what only they need is done for them only
         self.cache: KvCache
         self.scheduler: Scheduler[ActiveRequest]
         self._build()
@@ -91,7 +88,8 @@ class EngineCore:
     def add(self, submission: Submission, submitted_at: float) -> None:
         """Queues a request. What is wrong with it alone becomes its final output."""
         try:
-            request = self._open(submission, submitted_at)
+            holding = self.cache.holding(submission.cache_salt)
+            request = self._admission.open(submission, submitted_at, holding)
         except REQUEST_FAULTS as fault:
             error = (
                 fault if isinstance(fault, RequestError) else server_error(f"the request could not be set up: {fault}")
@@ -100,32 +98,9 @@ class EngineCore:
             self._post(submission, Output(finish=finish), submitted_at)
             return
         self.requests[submission.request_id] = request
+        self._num_constrained += request.constrained is not None
+        self._num_pooled += request.pooler is not None
         self.scheduler.add(request)
-
-    def _open(self, submission: Submission, submitted_at: float) -> ActiveRequest:
-        model, params = self._resources.model, submission.params
-        prompt_ids = submission.prompt_ids
-        num_prompt = len(prompt_ids)
-        max_tokens = min(params.max_tokens, self._resources.context_length - num_prompt)
-        end_of_generation = frozenset(model.tokenizer.end_of_generation_ids)
-        ends = end_ids(params, end_of_generation)
-        generation = Generation(
-            params,
-            num_prompt,
-            max_tokens,
-            end_of_generation,
-            StreamDecoder(model.tokenizer, prompt_ids, visible_ids=params.visible_ids, texts=self._texts),
-            StopStrings(params.stop) if params.stop else None,
-        )
-        sampling = sampling_spec(params, ends)
-        sampler = self._resources.backend.sampler(sampling, prompt_ids, model.program.vocab_size)
-        self._arrivals += 1
-        holding = self.cache.holding(submission.cache_salt)
-        grammar = params.grammar
-        constrained = None if grammar is None else ConstrainedAnswer(grammar.start(may_end=not params.ignore_eos))
-        return ActiveRequest(
-            submission, max_tokens, holding, generation, sampling, sampler, constrained, self._arrivals, submitted_at
-        )
 
     def cancel(self, request_id: str) -> None:
         """Ends a request now; its blocks are available at once. Unknown ids are ignored."""
@@ -141,6 +116,7 @@ class EngineCore:
     def reset(self, reason: str) -> None:
         """After a broken invariant: ends every request with an error and starts with empty caches."""
         requests, self.requests = self.requests, {}
+        self._num_constrained = self._num_pooled = 0
         self._build()
         for request in requests.values():
             self.speculation.release(request)
@@ -159,20 +135,21 @@ class EngineCore:
         if self.outbox and self._may_be_slow():
             self.hand_out()
         speculation.prepare(scheduler.running, bool(scheduler.waiting))
-        prescribe(scheduler.running, self.session.arming.verifies_certain)
+        if self._num_constrained:
+            prescribe(scheduler.running, self.session.arming.verifies_certain)
         plan = scheduler.schedule()
         entries = plan.entries
         if not entries:
             return None
         started = time.monotonic()
-        drafts = constrain(entries, speculation.draft(entries))
-        num_rows = sum([rows.num_rows for rows in entries]) + sum(map(len, drafts))
+        drafts = speculation.draft(entries)
+        if self._num_constrained:
+            drafts = constrain(entries, drafts)
+        num_rows = plan.num_decodes + plan.num_prefill_rows + sum(map(len, drafts))
         if plan.num_prefill_rows:
             self._note_first_rows(entries, started)
             if len(entries) == 1:
                 self.solo = entries[0].sequence.submission.request_id
-        if self.outbox:
-            self.hand_out()  # who is woken by it needs the GIL, and gets it now
         self._run(entries, drafts, may_retry=True)
         self.solo = None
         kind = plan.kind
@@ -182,9 +159,7 @@ class EngineCore:
 
     def _may_be_slow(self) -> bool:
         """Whether drafters or grammars may work before the step: more than the outputs of the last one should wait."""
-        running = self.scheduler.running
-        alone = len(running) <= self.session.arming.policy.max_batch
-        return alone or any(request.constrained is not None for request in running)
+        return self._num_constrained > 0 or len(self.scheduler.running) <= self.session.arming.policy.max_batch
 
     def _note_first_rows(self, entries: Entries, now: float) -> None:
         for rows in entries:
@@ -210,21 +185,56 @@ class EngineCore:
         self.cost.observe(num_rows, num_logits, context, seconds)
 
     def _run(self, entries: Entries, drafts: Drafts, may_retry: bool) -> None:
+        runner = self.runner
+        batch = runner.batch(entries, drafts, self._taps(entries))
+        drawing, others = self._divided(entries, drafts)
+        requests = [entries[number].sequence.draw for number in drawing]
+        if self.outbox:
+            self.hand_out()  # who is woken by it needs the GIL, and gets it now
         try:
-            first_logits = self.runner.forward(entries, drafts, self._taps(entries))
+            results = runner.step(batch, requests)
         except StepCancelled:
             return  # the cancellation itself is in the inbox; if it was somebody else's, the rows run again
         except StepError as fault:
             self._run_one_by_one(entries, drafts, fault, may_retry)
             return
-        self._complete(entries, drafts, first_logits)
+        for number in others:
+            self._read_prompt(number, entries[number])
+        now = time.monotonic()
+        for number, result in zip(drawing, results, strict=True):
+            rows = entries[number]
+            if rows.sequence.running:  # its prompt's scores have not ended it
+                self._accept(number, rows, result, now)
+
+    def _divided(self, entries: Entries, drafts: Drafts) -> tuple[list[int], list[int]]:
+        """The entries that draw, ready to, and those whose prompts are read: a prompt that is scored may be both."""
+        drawing: list[int] = []
+        others: list[int] = []
+        for number, rows in enumerate(entries):
+            request = rows.sequence
+            draws = self._draws(rows)
+            if draws:
+                draw = request.draw
+                draw.first_row = self.runner.first_logits[number] + rows.num_logits - 1
+                draw.position = request.generation.num_output
+                draw.drafts = drafts[number] if drafts else ()
+                drawing.append(number)
+            if not draws or request.scores_prompt:
+                others.append(number)
+        return drawing, others
+
+    @staticmethod
+    def _draws(rows: Rows[ActiveRequest]) -> bool:
+        """Whether a token is drawn: not for a grammar that gave up, or that only an empty answer matches."""
+        request = rows.sequence
+        constrained = request.constrained
+        return rows.draws and request.generates and (constrained is None or constrained.goes_on)
 
     def _taps(self, entries: Entries) -> tuple[str, ...]:
         """What the step must hand out: the hidden rows that speculation or an embedding reads."""
         taps = self.speculation.taps
-        for rows in entries:
-            if rows.sequence.pooler is not None:
-                return tuple(dict.fromkeys((*taps, HIDDEN)))
+        if self._num_pooled and any([rows.sequence.pooler is not None for rows in entries]):
+            return tuple(dict.fromkeys((*taps, HIDDEN)))
         return taps
 
     def _run_one_by_one(self, entries: Entries, drafts: Drafts, fault: StepError, may_retry: bool) -> None:
@@ -237,35 +247,21 @@ class EngineCore:
         for number, rows in enumerate(entries):
             self._run([rows], drafts[number : number + 1], may_retry=False)
 
-    def _complete(self, entries: Entries, drafts: Drafts, first_logits: SequenceOf[int]) -> None:
-        """The rows have been computed: draws for those that reached their end, commits the others."""
-        drawing: list[tuple[int, Rows[ActiveRequest]]] = []
-        requests: list[DrawRequest] = []
-        for number, rows in enumerate(entries):
-            request, first = rows.sequence, first_logits[number]
-            if request.scores_prompt and not self._score(rows, first):
-                continue
-            if request.pooler is not None:
-                request.pooler.feed(self.runner.rows(HIDDEN, number, rows.num_rows), rows.start)
-            draws = rows.draws
-            if draws and request.generates:
-                if request.constrained is not None and self._ended_by_grammar(request, request.constrained):
-                    continue
-                draw = request.draw
-                draw.first_row = first + rows.num_logits - 1
-                draw.position = request.generation.num_output
-                draw.drafts = drafts[number] if drafts else ()
-                requests.append(draw)
-                drawing.append((number, rows))
-            else:
-                self.scheduler.advance(request, rows.start + rows.num_rows)
-                if draws:
-                    self._finish_prompt(request)
-        if requests:
-            results = self.runner.draw(requests)
-            now = time.monotonic()
-            for (number, rows), result in zip(drawing, results, strict=True):
-                self._accept(number, rows, result, now)
+    def _read_prompt(self, number: int, rows: Rows[ActiveRequest]) -> None:
+        """Rows whose logits or hidden rows are read, or that only fill the cache: commits those that do not draw."""
+        request = rows.sequence
+        if request.scores_prompt and not self._score(rows, self.runner.first_logits[number]):
+            return
+        if request.pooler is not None:
+            request.pooler.feed(self.runner.rows(HIDDEN, number, rows.num_rows), rows.start)
+        if self._draws(rows):
+            return
+        if rows.draws and request.generates:
+            self._end_by_grammar(request)
+            return
+        self.scheduler.advance(request, rows.start + rows.num_rows)
+        if rows.draws:
+            self._finish_prompt(request)
 
     def _accept(self, number: int, rows: Rows[ActiveRequest], result: list[Draw] | DrawFault, now: float) -> None:
         """Takes a request's draws as far as they go, commits what they were drawn from, gives out what is certain."""
@@ -276,7 +272,8 @@ class EngineCore:
         try:
             taken, output = request.generation.accept(result)
             token_ids = [result[0].token_id] if taken == 1 else [draw.token_id for draw in result[:taken]]
-            request.sampler.commit(token_ids)
+            if request.sampler_reads:
+                request.sampler.commit(token_ids)
             if request.constrained is not None:
                 request.constrained.commit(token_ids, request.generation, output)
         except REQUEST_FAULTS as fault:
@@ -344,17 +341,15 @@ class EngineCore:
         output.finish = request.generation.finish(reason)
         self._end(request, output)
 
-    def _ended_by_grammar(self, request: ActiveRequest, answer: ConstrainedAnswer) -> bool:
-        """Whether nothing is to be drawn: the grammar gave up, or only an empty answer matches it."""
-        if answer.fault is not None:
-            self._fail(request, answer.fault)
-        elif answer.matcher.complete:
-            _, output = request.generation.accept(())
-            request.generation.end(FinishReason.STOP, output)
-            self._end(request, output)
-        else:
-            return False
-        return True
+    def _end_by_grammar(self, request: ActiveRequest) -> None:
+        """Nothing is to be drawn: the grammar gave up, or only an empty answer matches it."""
+        assert request.constrained is not None
+        if request.constrained.fault is not None:
+            self._fail(request, request.constrained.fault)
+            return
+        _, output = request.generation.accept(())
+        request.generation.end(FinishReason.STOP, output)
+        self._end(request, output)
 
     # --- endings ---------------------------------------------------------------------------------------------------
 
@@ -372,6 +367,8 @@ class EngineCore:
     def _end(self, request: ActiveRequest, output: Output) -> None:
         """The one place where an accepted request ends."""
         del self.requests[request.submission.request_id]
+        self._num_constrained -= request.constrained is not None
+        self._num_pooled -= request.pooler is not None
         self.scheduler.remove(request)
         tracked = self.speculation.release(request)
         if tracked is not None and output.finish is not None:

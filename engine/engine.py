@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from ..kernels.backend import Backend
+from ..kernels.backend import Backend, NativeTime
 from ..kernels.errors import RequestError
 from ..models.load import LoadedModel
 from .config import EngineConfig
@@ -77,6 +77,7 @@ class Engine:
         self._stopping = False
         self._failure: str | None = None
         self._progress_at = time.monotonic()
+        self._native: NativeTime = backend.native_time  # when the last turn ended
 
     @property
     def fingerprint(self) -> str:
@@ -364,15 +365,17 @@ class Engine:
         core, inbox, backend = self._core, self._inbox, self._resources.backend
         if not core.has_work:
             inbox.get()()
-        began, native = time.monotonic(), backend.native_time
+        began = time.monotonic()
         while not inbox.empty():
             inbox.get()()
+            self._native = backend.native_time  # what ran there was no part of a step
         kind = core.step() if core.has_work else None
         if core.outbox and (kind is None or not core.has_work):
             self._deliver()  # else they go out as the next step starts, when nobody waits for the GIL
         if kind is not None:
             self._progress_at = now = time.monotonic()
-            self.metrics.turn_seconds[kind].add(now - began, native, backend.native_time)
+            before, self._native = self._native, backend.native_time
+            self.metrics.turn_seconds[kind].add(now - began, before, self._native)
 
     def _deliver(self) -> None:
         """Hands out what steps gave, in order, and closes the books of what ended."""

@@ -24,7 +24,8 @@ class StepRunner:
     def __init__(self, backend: Backend, executor: Executor) -> None:
         self.executor = executor
         self._backend = backend
-        self.offsets = [0]  # first row of each entry of the last step
+        self.offsets = [0]  # first row of each entry of the last batch
+        self.first_logits: list[int] = []  # first logits row of each
 
     def forward(
         self,
@@ -32,12 +33,20 @@ class StepRunner:
         drafts: SequenceOf[SequenceOf[int]] = NO_DRAFTS,
         taps: tuple[str, ...] = (),
     ) -> list[int]:
-        """Runs the rows, each entry's followed by its drafts (one list per entry, or none at all).
+        """Runs the rows, as `batch` takes them. Returns each entry's first logits row. Raises StepError; then nothing
+        may be committed."""
+        self.executor.step(self.batch(entries, drafts, taps))
+        return self.first_logits
 
-        Returns each entry's first logits row; `offsets` holds its first row. Raises StepError; then nothing may be
-        committed.
-        """
-        first_logits: list[int] = []
+    def batch(
+        self,
+        entries: SequenceOf[Rows[S]],
+        drafts: SequenceOf[SequenceOf[int]] = NO_DRAFTS,
+        taps: tuple[str, ...] = (),
+    ) -> StepBatch:
+        """A step of these rows, each entry's followed by its drafts (one list per entry, or none at all). `offsets` and
+        `first_logits` are then its own."""
+        first_logits = self.first_logits = list[int]()
         token_ids: list[int] = []
         positions: list[int] = []
         offsets = self.offsets = [0]
@@ -61,8 +70,11 @@ class StepRunner:
             slots.append(sequence.holding.slot)
             first_logits.append(len(logits_rows))
             logits_rows += range(row - num_logits, row)
-        self.executor.step(StepBatch(token_ids, positions, offsets, slots, logits_rows, taps))
-        return first_logits
+        return StepBatch(token_ids, positions, offsets, slots, logits_rows, taps)
+
+    def step(self, batch: StepBatch, requests: list[DrawRequest]) -> list[list[Draw] | DrawFault]:
+        """Runs a batch and draws from its logits, in one native call. Raises as `forward`."""
+        return self._backend.step(self.executor, batch, requests)
 
     def rows(self, name: str, number: int, count: int) -> NDArray[np.float32]:
         """[count, width]: the first rows of entry `number` in an output that the last step was asked for. A view."""
@@ -70,7 +82,7 @@ class StepRunner:
         return self.executor.output(name)[first : first + count]
 
     def draw(self, requests: SequenceOf[DrawRequest]) -> list[list[Draw] | DrawFault]:
-        """Draws for all of them in one native call."""
+        """Draws from the last step for all of them, in one native call."""
         return self._backend.draw(self.executor, requests)
 
     def score(self, row: int, token_id: int, num_top: int) -> Draw:

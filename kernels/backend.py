@@ -112,6 +112,11 @@ class Executor(Protocol):
 class Sampler(Protocol):
     """Per-request sampling state: the spec and the counts that penalties read. Only `commit` changes it."""
 
+    @property
+    def reads_output(self) -> bool:
+        """Whether draws depend on what is committed: if not, `commit` need not be called."""
+        ...
+
     def commit(self, token_ids: Sequence[int]) -> None:
         """Appends emitted tokens to the history that penalties read."""
         ...
@@ -169,6 +174,11 @@ class Backend(Protocol):
 
     def sampler(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> Sampler:
         """A request's sampling state; `prompt_ids` count for the repetition penalty."""
+        ...
+
+    def step(self, executor: Executor, batch: StepBatch, requests: list[DrawRequest]) -> list[list[Draw] | DrawFault]:
+        """`executor.step`, and then `draw` from its logits, in one call without the GIL: after a pass over the weights
+        no cache holds anything of Python's, so a step comes back to it once. Raises as `executor.step`."""
         ...
 
     def draw(self, executor: Executor, requests: Sequence[DrawRequest]) -> list[list[Draw] | DrawFault]:

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ..engine.pooling import Pooling
 from ..engine.request import NO_WISHES, GenerationParams, Output, RequestSpeculation, Submission
@@ -160,8 +161,7 @@ class Generation:
 
     def sink(self, index: int) -> Callable[[Output], None]:
         """The `deliver` of a choice's submission."""
-        post = self._bridge.post
-        return lambda output: post(self, index, output)
+        return partial(self._bridge.post, self, index)
 
 
 def choice_id(request_id: str, index: int) -> str:

@@ -137,6 +137,8 @@ class FakeSampler:
         self.history: list[int] = []
         self.prompt = list(prompt_ids)
 
+    reads_output = True
+
     def commit(self, token_ids: Sequence[int]) -> None:
         self.history += token_ids
 
@@ -168,6 +170,10 @@ class FakeBackend:
 
     def sampler(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> FakeSampler:
         return FakeSampler(spec, prompt_ids)
+
+    def step(self, executor: Executor, batch: StepBatch, requests: list[DrawRequest]) -> list[list[Draw] | DrawFault]:
+        executor.step(batch)
+        return self.draw(executor, requests)
 
     def draw(self, executor: Executor, requests: Sequence[DrawRequest]) -> list[list[Draw] | DrawFault]:
         return [self._draw_window(executor.logits(), request) for request in requests]

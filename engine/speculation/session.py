@@ -65,7 +65,7 @@ class SpeculationSession:
         self._eligible = self._verified = False
         self._certain = 0  # tokens that a grammar prescribed, in the running step
         self._tokens, self._began = 0, 0.0
-        self._shared = 0  # steps in a row in which nobody could speculate
+        self._shared = 0  # steps in a row in which nobody had a drafter to ask
         self._finished, self._last_kind = clock(), "plain"
 
     def apply(self, policy: SpeculationPolicy) -> None:
@@ -96,9 +96,9 @@ class SpeculationSession:
         self.counts.window = 0
         count = len(running)
         self._situation.sequences = count
-        self._situation.context = sum(s.num_computed for s in running) // count if count else 0
+        self._situation.context = sum([s.num_computed for s in running]) // count if count else 0
         self._eligible = bool(arming.speculators) and not crowded and 0 < count <= arming.policy.max_batch
-        if not self._eligible or not all(len(s.tokens) - s.num_computed == 1 for s in running):
+        if not self._eligible or not all([len(s.tokens) - s.num_computed == 1 for s in running]):
             self._eligible = False
             for sequence in running:
                 sequence.draft_window = 0
@@ -374,7 +374,7 @@ class SpeculationSession:
         record.after_idle = self._began - self._finished > IDLE_SECONDS
         self._finished = now
         kind = "verify" if self._verified else "prescribed" if self._certain else kind_of(self._outcomes)
-        self._shared = 0 if self._eligible else self._shared + 1
+        self._shared = 0 if self._outcomes else self._shared + 1
         if kind != "prescribed" and (prefill_rows or self._shared % PRICED_EVERY == 0):
             self.arming.governor.record(record)  # of shared steps, only prices; prescribed ones have no draft's merit
         if not prefill_rows:

@@ -221,6 +221,8 @@ class Sampler:
         prompt_ids: NDArray[np.int32],
         vocab_size: int,
     ) -> None: ...
+    @property
+    def reads_output(self) -> bool: ...
     def commit(self, token_ids: Sequence[int]) -> None: ...
 
 class Drawer:
@@ -232,6 +234,18 @@ class Drawer:
     def draw(
         self, logits: Executor | NDArray[np.float32], requests: list[DrawRequest], /
     ) -> list[list[Draw] | DrawFault]: ...
+    def step(
+        self,
+        executor: Executor,
+        token_ids: Ints,
+        positions: Ints,
+        row_offsets: Ints,
+        slots: Ints,
+        logits_rows: Ints,
+        taps: Sequence[int],
+        requests: list[DrawRequest],
+        /,
+    ) -> list[list[Draw] | DrawFault] | int: ...
     def logprobs(self, logits: Executor | NDArray[np.float32], row: int, token_id: int, num_top: int, /) -> Draw: ...
 
 def noise_word(isa: str, seed: int, position: int, token_id: int, /) -> int: ...

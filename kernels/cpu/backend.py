@@ -19,7 +19,7 @@ from .lower import WeightStore, lower
 ARITHMETIC = "cpu-1"  # raise whenever a result changes in any bit
 ISA_VARIABLE = "SUREFOOT_ISA"  # avx512 | avx2 | portable; for tests: results are the same
 _KV_FORMATS = {KvType.F32: 0, KvType.F16: 1, KvType.BF16: 2, KvType.Q8_0: 3}
-_CANCELLED, _REFUSED = 1, 2
+_DONE, _CANCELLED = 0, 1  # of a step's statuses
 NO_TAPS: list[int] = []
 
 
@@ -74,6 +74,14 @@ class CpuBackend:
 
     def sampler(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> Sampler:
         return sampling.sampler(spec, prompt_ids, vocab_size)
+
+    def step(self, executor: Executor, batch: StepBatch, requests: list[DrawRequest]) -> list[list[Draw] | DrawFault]:
+        assert isinstance(executor, CpuExecutor), "an executor of this backend"
+        taps = executor.fill_inputs(batch)
+        results = self._drawer.step(executor.native, batch, taps, requests)
+        if isinstance(results, int):
+            raise executor.fault(results)
+        return results
 
     def draw(self, executor: Executor, requests: Sequence[DrawRequest]) -> list[list[Draw] | DrawFault]:
         return self._drawer.draw(_logits(executor), requests)
@@ -150,16 +158,24 @@ class CpuExecutor:
         return self.native.last_seconds
 
     def step(self, batch: StepBatch) -> None:
-        if self._inputs or batch.inputs:
-            self._fill_inputs(batch)
-        taps = self._tap_numbers(batch.taps) if batch.taps else NO_TAPS
+        taps = self.fill_inputs(batch)
         status = self.native.step(
             batch.token_ids, batch.positions, batch.row_offsets, batch.slots, batch.logits_rows, taps
         )
+        if status != _DONE:
+            raise self.fault(status)
+
+    def fill_inputs(self, batch: StepBatch) -> list[int]:
+        """Copies the batch's inputs to where the program reads them. Returns the numbers of its taps."""
+        if self._inputs or batch.inputs:
+            self._fill_inputs(batch)
+        return self._tap_numbers(batch.taps) if batch.taps else NO_TAPS
+
+    def fault(self, status: int) -> StepCancelled | StepError:
+        """Why the last step was not done."""
         if status == _CANCELLED:
-            raise StepCancelled(f"{self._program.name}: step cancelled")
-        if status == _REFUSED:
-            raise StepError(f"{self._program.name}: {self.native.error}")
+            return StepCancelled(f"{self._program.name}: step cancelled")
+        return StepError(f"{self._program.name}: {self.native.error}")
 
     def _tap_numbers(self, names: Sequence[str]) -> list[int]:
         try:

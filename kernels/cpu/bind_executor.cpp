@@ -8,7 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "attend_stage.h"
-#include "bind_ints.h"
+#include "bind_step.h"
 #include "expert_stage.h"
 #include "probe.h"
 #include "product_stage.h"
@@ -24,15 +24,6 @@ namespace {
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 constexpr auto kInternal = nb::rv_policy::reference_internal;
-
-Step make_step(nb::handle token_ids, nb::handle positions, nb::handle row_offsets, nb::handle slots,
-               nb::handle logits_rows, const std::vector<int>& taps, size_t num_taps) {
-  Step s{ints_of(token_ids), ints_of(positions),   ints_of(row_offsets),
-         ints_of(slots),     ints_of(logits_rows), {},
-         std::vector<uint8_t>(num_taps)};
-  for (int t : taps) s.taps.at(size_t(t)) = 1;
-  return s;
-}
 
 FloatRows view(const RowBuffer& b, int rows, nb::handle owner) {
   return FloatRows(b.data, {size_t(rows), size_t(b.width)}, owner, {b.stride, 1});

@@ -29,6 +29,7 @@ class SamplerState {
   // `prompt_ids` may be empty where no penalty reads them (`reads_prompt`).
   SamplerState(SamplingSpec spec, const int32_t* prompt_ids, size_t prompt_size, int64_t vocab_size);
   void commit(const int32_t* ids, size_t count);
+  bool counts() const { return !index_.empty(); }  // whether `commit` changes anything
 
   // Finite bias, penalties, suppressed ids. `x` is the row's copy; `drafted` counts as output.
   void adjust(const float* row, const int32_t* drafted, size_t num_drafted, int64_t position, float* x) const;

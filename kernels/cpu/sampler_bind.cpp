@@ -9,8 +9,7 @@
 
 #include <stdexcept>
 
-#include "bind_ints.h"
-#include "executor.h"
+#include "bind_step.h"
 #include "runtime.h"
 #include "sampler.h"
 #include "unlocked.h"
@@ -36,11 +35,12 @@ struct LogitsRows {
       : data(a.data()), rows(int64_t(a.shape(0))), width(int64_t(a.shape(1))), stride(a.stride(0)) {
     if (a.stride(1) != 1) throw std::invalid_argument("logits rows must be contiguous");
   }
-  explicit LogitsRows(const Executor& e)
-      : data(e.logits().data), rows(int64_t(e.last().logits_rows.size())), width(e.logits().width),
-        stride(e.logits().stride) {
+  explicit LogitsRows(const Executor& e) : LogitsRows(e, e.last()) {
     if (!e.valid()) throw std::invalid_argument("the last step did not finish, or none ran");
   }
+  LogitsRows(const Executor& e, const Step& step)  // which has run, or will
+      : data(e.logits().data), rows(int64_t(step.logits_rows.size())), width(e.logits().width),
+        stride(e.logits().stride) {}
   const float* at(int64_t row, int64_t count) const {
     if (row < 0 || row + count > rows) throw std::invalid_argument("no such logits row");
     return data + row * stride;
@@ -162,16 +162,25 @@ class Drawer {
 
   // One list of draws per request, or the fault of its first row.
   nb::list draw(const LogitsRows& logits, nb::list requests) {
-    tasks_.clear();
-    for (nb::handle request : requests) tasks_.push_back(types_.task_of(logits, request));
+    read(logits, requests);
     {
       const Unlocked unlocked(runtime_->time);
-      DrawJob job(kernels(), tasks_, scratch_);
-      runtime_->pool.run(job, 1);
+      run();
     }
-    nb::list results;
-    for (const DrawTask& task : tasks_) results.append(types_.result_of(task));
-    return results;
+    return results();
+  }
+
+  // Runs a step and draws from its logits, with no Python in between. The status of a step that was not done.
+  nb::object step(Executor& e, Step step, nb::list requests) {
+    tasks_.clear();
+    if (requests.size()) read(LogitsRows(e, step), requests);
+    StepStatus status;
+    {
+      const Unlocked unlocked(runtime_->time);
+      status = e.step(std::move(step));
+      if (status == StepStatus::Done && !tasks_.empty()) run();
+    }
+    return status == StepStatus::Done ? nb::object(results()) : nb::object(nb::int_(int(status)));
   }
 
   nb::object logprobs(const LogitsRows& logits, int64_t row, int32_t token_id, int num_top) {
@@ -182,6 +191,19 @@ class Drawer {
   }
 
  private:
+  void read(const LogitsRows& logits, nb::list requests) {
+    tasks_.clear();
+    for (nb::handle request : requests) tasks_.push_back(types_.task_of(logits, request));
+  }
+  void run() {
+    DrawJob job(kernels(), tasks_, scratch_);
+    runtime_->pool.run(job, 1);
+  }
+  nb::list results() const {
+    nb::list results;
+    for (const DrawTask& task : tasks_) results.append(types_.result_of(task));
+    return results;
+  }
   const SamplerKernels& kernels() const { return *runtime_->kernels.sampler; }
 
   std::shared_ptr<Runtime> runtime_;
@@ -197,12 +219,19 @@ void bind_sampler(nb::module_& m) {
       .def("__init__", &make_state, nb::kw_only(), "seed"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a,
            "repetition_penalty"_a, "presence_penalty"_a, "frequency_penalty"_a, "logit_bias"_a, "suppress_ids"_a,
            "suppress_until"_a, "num_logprobs"_a.none(), "prompt_ids"_a, "vocab_size"_a)
+      .def_prop_ro("reads_output", [](const SamplerState& s) { return s.counts(); })
       .def("commit", &commit, "token_ids"_a);
   nb::class_<Drawer>(m, "Drawer")
       .def(nb::init<std::shared_ptr<Runtime>, nb::object, nb::object, nb::object>(), "runtime"_a, "draw_type"_a,
            "not_a_number"_a, "nothing_allowed"_a)
       .def("draw", [](Drawer& d, const Executor& e, nb::list requests) { return d.draw(LogitsRows(e), requests); })
       .def("draw", [](Drawer& d, const Logits& x, nb::list requests) { return d.draw(LogitsRows(x), requests); })
+      .def("step",
+           [](Drawer& d, Executor& e, nb::object token_ids, nb::object positions, nb::object row_offsets,
+              nb::object slots, nb::object logits_rows, const std::vector<int>& taps, nb::list requests) {
+             return d.step(e, make_step(token_ids, positions, row_offsets, slots, logits_rows, taps, e.num_taps()),
+                           requests);
+           })
       .def("logprobs", [](Drawer& d, const Executor& e, int64_t row, int32_t token_id,
                           int num_top) { return d.logprobs(LogitsRows(e), row, token_id, num_top); })
       .def("logprobs", [](Drawer& d, const Logits& x, int64_t row, int32_t token_id, int num_top) {

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend import DrawRequest
+from ..backend import DrawRequest, StepBatch
 from ..sampling import NAN_ROW, NOTHING_ALLOWED, Draw, DrawFault, SamplingSpec
 from . import _ops
 
@@ -46,6 +46,21 @@ class Drawer:
     def draw(self, logits: Logits, requests: Sequence[DrawRequest]) -> list[list[Draw] | DrawFault]:
         """Draws for all requests in one native call, without the GIL."""
         return self._native.draw(logits, requests if isinstance(requests, list) else list(requests))
+
+    def step(
+        self, executor: _ops.Executor, batch: StepBatch, taps: list[int], requests: list[DrawRequest]
+    ) -> list[list[Draw] | DrawFault] | int:
+        """Runs the batch and draws from its logits in one native call. The status of a step that was not done."""
+        return self._native.step(
+            executor,
+            batch.token_ids,
+            batch.positions,
+            batch.row_offsets,
+            batch.slots,
+            batch.logits_rows,
+            taps,
+            requests,
+        )
 
     def logprobs(self, logits: Logits, row: int, token_id: int, num_top: int) -> Draw:
         """Log-probabilities of `token_id` and the `num_top` best of a row, as `draw` would report them."""

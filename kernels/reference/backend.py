@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ..backend import DrawRequest, Executor, KvPool, Limits, NativeTime, Sampler
+from ..backend import DrawRequest, Executor, KvPool, Limits, NativeTime, Sampler, StepBatch
 from ..errors import ConfigError
 from ..formats import KvType
 from ..program import KvGroup, Program, Weight
@@ -64,6 +64,10 @@ class ReferenceBackend:
 
     def sampler(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> Sampler:
         return ReferenceSampler(spec, prompt_ids, vocab_size)
+
+    def step(self, executor: Executor, batch: StepBatch, requests: list[DrawRequest]) -> list[list[Draw] | DrawFault]:
+        executor.step(batch)
+        return self.draw(executor, requests) if requests else []
 
     def draw(self, executor: Executor, requests: Sequence[DrawRequest]) -> list[list[Draw] | DrawFault]:
         logits = executor.logits()

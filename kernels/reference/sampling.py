@@ -37,6 +37,10 @@ class ReferenceSampler:
             self.in_prompt[list(prompt_ids)] = True
         self.output_counts = np.zeros(vocab_size, np.int64)
 
+    @property
+    def reads_output(self) -> bool:
+        return True
+
     def commit(self, token_ids: Sequence[int]) -> None:
         for token_id in token_ids:
             self.output_counts[token_id] += 1

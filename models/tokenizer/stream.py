@@ -47,6 +47,8 @@ class StreamDecoder:
     to be skipped.
     """
 
+    __slots__ = ("_at_start", "_clean", "_prompt_rest", "_special", "_texts", "_tokenizer", "_utf8", "_visible_ids")
+
     def __init__(
         self,
         tokenizer: TokenBytes,
