@@ -14,6 +14,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from typing import TypeAlias
 
+from ..kernels.bell import NO_BELL, ring
 from ..kernels.errors import RequestError, StepCancelled, StepError, SurefootError
 from ..kernels.sampling import Draw, DrawFault
 from .active_request import ActiveRequest
@@ -43,8 +44,9 @@ Entries: TypeAlias = SequenceOf[Rows[ActiveRequest]]
 Drafts: TypeAlias = SequenceOf[SequenceOf[int]]
 
 
-def _keep() -> None:
+def _keep() -> int:
     """Whoever drives the core looks into the outbox."""
+    return NO_BELL
 
 
 def server_error(message: str) -> RequestError:
@@ -62,7 +64,7 @@ class EngineCore:
         self.cost: CostCurve = resources.cost
         self.requests: dict[str, ActiveRequest] = {}
         self.outbox: list[tuple[Submission, Output]] = []
-        self.hand_out: Callable[[], None] = _keep  # empties the outbox
+        self.hand_out: Callable[[], int] = _keep  # empties the outbox; returns the bell that is to be rung
         self.session = resources.make_speculation()
         self.speculation: StepSpeculation = self.session  # what steps call
         self.solo: str | None = None  # the request whose prefill is all that the running step does
@@ -133,7 +135,7 @@ class EngineCore:
         the step's kind."""
         speculation, scheduler = self.speculation, self.scheduler
         if self.outbox and self._may_be_slow():
-            self.hand_out()
+            ring(self.hand_out())
         speculation.prepare(scheduler.running, bool(scheduler.waiting))
         if self._num_constrained:
             prescribe(scheduler.running, self.session.arming.verifies_certain)
@@ -159,7 +161,7 @@ class EngineCore:
 
     def _may_be_slow(self) -> bool:
         """Whether drafters or grammars may work before the step: more than the outputs of the last one should wait."""
-        return self._num_constrained > 0 or len(self.scheduler.running) <= self.session.arming.policy.max_batch
+        return self._num_constrained > 0 or bool(self.session.outcomes)
 
     def _note_first_rows(self, entries: Entries, now: float) -> None:
         for rows in entries:
@@ -189,10 +191,9 @@ class EngineCore:
         batch = runner.batch(entries, drafts, self._taps(entries))
         drawing, others = self._divided(entries, drafts)
         requests = [entries[number].sequence.draw for number in drawing]
-        if self.outbox:
-            self.hand_out()  # who is woken by it needs the GIL, and gets it now
+        bell = self.hand_out() if self.outbox else NO_BELL  # who is woken by it needs the GIL, and gets it now
         try:
-            results = runner.step(batch, requests)
+            results = runner.step(batch, requests, bell)
         except StepCancelled:
             return  # the cancellation itself is in the inbox; if it was somebody else's, the rows run again
         except StepError as fault:
@@ -233,7 +234,7 @@ class EngineCore:
     def _taps(self, entries: Entries) -> tuple[str, ...]:
         """What the step must hand out: the hidden rows that speculation or an embedding reads."""
         taps = self.speculation.taps
-        if self._num_pooled and any([rows.sequence.pooler is not None for rows in entries]):
+        if self._num_pooled and any(rows.sequence.pooler is not None for rows in entries):
             return tuple(dict.fromkeys((*taps, HIDDEN)))
         return taps
 

@@ -18,6 +18,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry
 
 from ..kernels.backend import Backend, NativeTime
+from ..kernels.bell import NO_BELL, ring
 from ..kernels.errors import RequestError
 from ..models.load import LoadedModel
 from .config import EngineConfig
@@ -77,6 +78,7 @@ class Engine:
         self._stopping = False
         self._failure: str | None = None
         self._progress_at = time.monotonic()
+        self._bell = NO_BELL
         self._native: NativeTime = backend.native_time  # when the last turn ended
 
     @property
@@ -88,6 +90,11 @@ class Engine:
     def context_length(self) -> int:
         """Tokens that prompt and answer may have together."""
         return self._resources.context_length
+
+    def announce(self, bell: int | None) -> bool:
+        """Outputs that have been delivered are announced, once a step, by ringing this bell; None: by nothing."""
+        self._bell = NO_BELL if bell is None else bell
+        return True
 
     @property
     def num_open(self) -> int:
@@ -357,8 +364,8 @@ class Engine:
                 if broken >= MAX_BROKEN_TURNS:
                     self._failure = INTERNAL_ERROR
                 self._core.reset(INTERNAL_ERROR)
-                self._deliver()
-        self._deliver()
+                ring(self._deliver())
+        ring(self._deliver())
 
     def _turn(self) -> None:
         """The inbox, one step, and its results. Sleeps when there is nothing to do."""
@@ -371,14 +378,14 @@ class Engine:
             self._native = backend.native_time  # what ran there was no part of a step
         kind = core.step() if core.has_work else None
         if core.outbox and (kind is None or not core.has_work):
-            self._deliver()  # else they go out as the next step starts, when nobody waits for the GIL
+            ring(self._deliver())  # else they go out as the next step starts, when nobody waits for the GIL
         if kind is not None:
             self._progress_at = now = time.monotonic()
             before, self._native = self._native, backend.native_time
             self.metrics.turn_seconds[kind].add(now - began, before, self._native)
 
-    def _deliver(self) -> None:
-        """Hands out what steps gave, in order, and closes the books of what ended."""
+    def _deliver(self) -> int:
+        """Hands out what steps gave, in order, and closes the books of what ended. Returns the bell that says so."""
         outbox: Sequence[tuple[Submission, Output]] = self._core.outbox
         self._core.outbox = []
         for submission, output in outbox:
@@ -388,6 +395,7 @@ class Engine:
                 submission.deliver(output)
             except Exception:  # noqa: BLE001  (part of the last guard: a listener must not end other requests)
                 _log.exception("the outputs of request %s could not be delivered", submission.request_id)
+        return self._bell
 
     def _close(self, submission: Submission) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.backend import Backend, DrawRequest, Executor, StepBatch
+from ..kernels.bell import NO_BELL
 from ..kernels.sampling import Draw, DrawFault
 from .sequence import Rows, S
 
@@ -72,9 +73,9 @@ class StepRunner:
             logits_rows += range(row - num_logits, row)
         return StepBatch(token_ids, positions, offsets, slots, logits_rows, taps)
 
-    def step(self, batch: StepBatch, requests: list[DrawRequest]) -> list[list[Draw] | DrawFault]:
-        """Runs a batch and draws from its logits, in one native call. Raises as `forward`."""
-        return self._backend.step(self.executor, batch, requests)
+    def step(self, batch: StepBatch, requests: list[DrawRequest], bell: int = NO_BELL) -> list[list[Draw] | DrawFault]:
+        """Rings the bell, runs a batch and draws from its logits, in one native call. Raises as `forward`."""
+        return self._backend.step(self.executor, batch, requests, bell)
 
     def rows(self, name: str, number: int, count: int) -> NDArray[np.float32]:
         """[count, width]: the first rows of entry `number` in an output that the last step was asked for. A view."""

@@ -176,9 +176,12 @@ class Backend(Protocol):
         """A request's sampling state; `prompt_ids` count for the repetition penalty."""
         ...
 
-    def step(self, executor: Executor, batch: StepBatch, requests: list[DrawRequest]) -> list[list[Draw] | DrawFault]:
-        """`executor.step`, and then `draw` from its logits, in one call without the GIL: after a pass over the weights
-        no cache holds anything of Python's, so a step comes back to it once. Raises as `executor.step`."""
+    def step(
+        self, executor: Executor, batch: StepBatch, requests: list[DrawRequest], bell: int
+    ) -> list[list[Draw] | DrawFault]:
+        """Rings the bell (see bell.py), then `executor.step`, then `draw` from its logits, in one call without the GIL:
+        after a pass over the weights no cache holds anything of Python's, so a step comes back to it once. Raises as
+        `executor.step`."""
         ...
 
     def draw(self, executor: Executor, requests: Sequence[DrawRequest]) -> list[list[Draw] | DrawFault]:

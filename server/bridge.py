@@ -1,13 +1,16 @@
 """The border between the engine thread and the event loop. Owns the open generations and admission.
 
-Outputs cross in batches: the engine thread appends to an outbox and wakes the loop only if it is not already on its
-way, so the results of one step cost one wake-up, however many streams it fed.
+Outputs cross in batches: the engine thread appends to an outbox, and the results of one step cost one wake-up, however
+many streams it fed: the engine rings a bell once its thread does not need the GIL. Where there are no such bells, the
+loop is woken by the first output, unless it is already on its way.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -192,6 +195,7 @@ class Bridge:
         self._num_running = 0
         self._outbox: deque[tuple[Generation, int, Output]] = deque()
         self._wake_due = False
+        self._bell: int | None = None  # an eventfd that the engine rings once a step; else `post` wakes the loop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -204,10 +208,21 @@ class Bridge:
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Names the loop that outputs go to."""
         self._loop = loop
+        if sys.platform == "linux":
+            bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            if self.engine.announce(bell):
+                self._bell = bell
+                loop.add_reader(bell, self._rung)
+            else:
+                os.close(bell)
 
     def detach(self) -> None:
-        """The loop is about to close; later outputs are dropped."""
-        self._loop = None
+        """The loop is about to close; later outputs are dropped. The engine must have stopped."""
+        if self._bell is not None and self._loop is not None:
+            self.engine.announce(None)
+            self._loop.remove_reader(self._bell)
+            os.close(self._bell)
+        self._loop = self._bell = None
 
     def open(
         self,
@@ -285,11 +300,16 @@ class Bridge:
     def post(self, generation: Generation, index: int, output: Output) -> None:
         """Engine thread: queues an output and makes sure the loop will look."""
         self._outbox.append((generation, index, output))
-        if not self._wake_due:
+        if self._bell is None and not self._wake_due:
             self._wake_due = True
             loop = self._loop
             if loop is not None:
                 loop.call_soon_threadsafe(self._distribute)
+
+    def _rung(self) -> None:
+        assert self._bell is not None
+        os.read(self._bell, 8)  # before emptying: an output posted from here on rings again
+        self._distribute()
 
     def _distribute(self) -> None:
         self._wake_due = False  # before emptying: an output posted from here on wakes the loop again

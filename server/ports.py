@@ -34,6 +34,11 @@ class Engine(Protocol):
         """Takes a request, or raises RequestError when it can never run. Its outputs end with exactly one final one."""
         ...
 
+    def announce(self, bell: int | None) -> bool:
+        """Outputs that have been delivered are announced, once a step, by eight bytes written to this eventfd; None: no
+        longer. False where that cannot be, and `deliver` has to wake whom it concerns."""
+        ...
+
     def compile(self, constraint: Constraint) -> Future[Grammar]:
         """A constraint ready for `GenerationParams.grammar`. The future's RequestError says why it cannot be used."""
         ...

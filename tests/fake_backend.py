@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.kernels.backend import DrawRequest, Executor, KvPool, Limits, NativeTime, StepBatch
+from surefoot.kernels.bell import ring
 from surefoot.kernels.errors import StepCancelled, StepError
 from surefoot.kernels.formats import KvType
 from surefoot.kernels.program import BLOCK, Buffer, KvGroup, Program, Rows
@@ -171,7 +172,10 @@ class FakeBackend:
     def sampler(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> FakeSampler:
         return FakeSampler(spec, prompt_ids)
 
-    def step(self, executor: Executor, batch: StepBatch, requests: list[DrawRequest]) -> list[list[Draw] | DrawFault]:
+    def step(
+        self, executor: Executor, batch: StepBatch, requests: list[DrawRequest], bell: int
+    ) -> list[list[Draw] | DrawFault]:
+        ring(bell)
         executor.step(batch)
         return self.draw(executor, requests)
 

@@ -60,8 +60,8 @@ class SpeculationSession:
         self._clock = clock
         self._executor = executor
         self._situation = Situation(0, 0)
-        self._outcomes: list[Outcome] = []
-        self._record = StepRecord(0.0, 0, 0, 0, 0, self._outcomes)
+        self.outcomes: list[Outcome] = []  # of the last step: one for each drafter that somebody has
+        self._record = StepRecord(0.0, 0, 0, 0, 0, self.outcomes)
         self._eligible = self._verified = False
         self._certain = 0  # tokens that a grammar prescribed, in the running step
         self._tokens, self._began = 0, 0.0
@@ -88,7 +88,7 @@ class SpeculationSession:
         """Sets every sequence's `draft_window`. `crowded`: others wait or prefill, so nobody speculates now."""
         arming = self.arming
         self._began = self._clock()
-        self._outcomes.clear()
+        self.outcomes.clear()
         self._verified = False
         self._certain = 0
         self._tokens = 0
@@ -98,7 +98,7 @@ class SpeculationSession:
         self._situation.sequences = count
         self._situation.context = sum([s.num_computed for s in running]) // count if count else 0
         self._eligible = bool(arming.speculators) and not crowded and 0 < count <= arming.policy.max_batch
-        if not self._eligible or not all([len(s.tokens) - s.num_computed == 1 for s in running]):
+        if not self._eligible or not all(len(s.tokens) - s.num_computed == 1 for s in running):
             self._eligible = False
             for sequence in running:
                 sequence.draft_window = 0
@@ -128,7 +128,7 @@ class SpeculationSession:
             limit = min(armed.limit, remaining - 1)
             armed.ready = armed.outcome.asked = False
             armed.outcome.draft, armed.outcome.window, armed.outcome.accepted = None, 0, 0
-            self._outcomes.append(armed.outcome)
+            self.outcomes.append(armed.outcome)
             if limit <= 0:
                 continue
             lag = armed.speculator.lag(armed.state)
@@ -373,8 +373,8 @@ class SpeculationSession:
         record.tokens = self._tokens
         record.after_idle = self._began - self._finished > IDLE_SECONDS
         self._finished = now
-        kind = "verify" if self._verified else "prescribed" if self._certain else kind_of(self._outcomes)
-        self._shared = 0 if self._outcomes else self._shared + 1
+        kind = "verify" if self._verified else "prescribed" if self._certain else kind_of(self.outcomes)
+        self._shared = 0 if self.outcomes else self._shared + 1
         if kind != "prescribed" and (prefill_rows or self._shared % PRICED_EVERY == 0):
             self.arming.governor.record(record)  # of shared steps, only prices; prescribed ones have no draft's merit
         if not prefill_rows:

@@ -244,6 +244,7 @@ class Drawer:
         logits_rows: Ints,
         taps: Sequence[int],
         requests: list[DrawRequest],
+        bell: int,
         /,
     ) -> list[list[Draw] | DrawFault] | int: ...
     def logprobs(self, logits: Executor | NDArray[np.float32], row: int, token_id: int, num_top: int, /) -> Draw: ...

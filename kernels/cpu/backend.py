@@ -75,10 +75,12 @@ class CpuBackend:
     def sampler(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> Sampler:
         return sampling.sampler(spec, prompt_ids, vocab_size)
 
-    def step(self, executor: Executor, batch: StepBatch, requests: list[DrawRequest]) -> list[list[Draw] | DrawFault]:
+    def step(
+        self, executor: Executor, batch: StepBatch, requests: list[DrawRequest], bell: int
+    ) -> list[list[Draw] | DrawFault]:
         assert isinstance(executor, CpuExecutor), "an executor of this backend"
         taps = executor.fill_inputs(batch)
-        results = self._drawer.step(executor.native, batch, taps, requests)
+        results = self._drawer.step(executor.native, batch, taps, requests, bell)
         if isinstance(results, int):
             raise executor.fault(results)
         return results

@@ -170,13 +170,14 @@ class Drawer {
     return results();
   }
 
-  // Runs a step and draws from its logits, with no Python in between. The status of a step that was not done.
-  nb::object step(Executor& e, Step step, nb::list requests) {
+  // Rings the bell, runs a step and draws from its logits, with no Python in between. The status of a step that was not
+  // done.
+  nb::object step(Executor& e, Step step, nb::list requests, int bell) {
     tasks_.clear();
     if (requests.size()) read(LogitsRows(e, step), requests);
     StepStatus status;
     {
-      const Unlocked unlocked(runtime_->time);
+      const Unlocked unlocked(runtime_->time, bell);
       status = e.step(std::move(step));
       if (status == StepStatus::Done && !tasks_.empty()) run();
     }
@@ -228,9 +229,10 @@ void bind_sampler(nb::module_& m) {
       .def("draw", [](Drawer& d, const Logits& x, nb::list requests) { return d.draw(LogitsRows(x), requests); })
       .def("step",
            [](Drawer& d, Executor& e, nb::object token_ids, nb::object positions, nb::object row_offsets,
-              nb::object slots, nb::object logits_rows, const std::vector<int>& taps, nb::list requests) {
+              nb::object slots, nb::object logits_rows, const std::vector<int>& taps, nb::list requests,
+              int bell) {
              return d.step(e, make_step(token_ids, positions, row_offsets, slots, logits_rows, taps, e.num_taps()),
-                           requests);
+                           requests, bell);
            })
       .def("logprobs", [](Drawer& d, const Executor& e, int64_t row, int32_t token_id,
                           int num_top) { return d.logprobs(LogitsRows(e), row, token_id, num_top); })

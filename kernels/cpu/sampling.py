@@ -48,9 +48,9 @@ class Drawer:
         return self._native.draw(logits, requests if isinstance(requests, list) else list(requests))
 
     def step(
-        self, executor: _ops.Executor, batch: StepBatch, taps: list[int], requests: list[DrawRequest]
+        self, executor: _ops.Executor, batch: StepBatch, taps: list[int], requests: list[DrawRequest], bell: int
     ) -> list[list[Draw] | DrawFault] | int:
-        """Runs the batch and draws from its logits in one native call. The status of a step that was not done."""
+        """Rings the bell, runs the batch, draws from its logits: one native call. The status of a step not done."""
         return self._native.step(
             executor,
             batch.token_ids,
@@ -60,6 +60,7 @@ class Drawer:
             batch.logits_rows,
             taps,
             requests,
+            bell,
         )
 
     def logprobs(self, logits: Logits, row: int, token_id: int, num_top: int) -> Draw:

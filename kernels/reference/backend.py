@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..backend import DrawRequest, Executor, KvPool, Limits, NativeTime, Sampler, StepBatch
+from ..bell import ring
 from ..errors import ConfigError
 from ..formats import KvType
 from ..program import KvGroup, Program, Weight
@@ -65,7 +66,10 @@ class ReferenceBackend:
     def sampler(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> Sampler:
         return ReferenceSampler(spec, prompt_ids, vocab_size)
 
-    def step(self, executor: Executor, batch: StepBatch, requests: list[DrawRequest]) -> list[list[Draw] | DrawFault]:
+    def step(
+        self, executor: Executor, batch: StepBatch, requests: list[DrawRequest], bell: int
+    ) -> list[list[Draw] | DrawFault]:
+        ring(bell)
         executor.step(batch)
         return self.draw(executor, requests) if requests else []
 

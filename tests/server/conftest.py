@@ -150,6 +150,9 @@ class FakeEngine:
     def start(self) -> None:
         self._thread.start()
 
+    def announce(self, bell: int | None) -> bool:
+        return False
+
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()

@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 import socket
+import sys
 import threading
 import time
 from typing import Any
@@ -184,7 +185,11 @@ def test_one_wake_up_carries_the_outputs_of_many_requests() -> None:
         def call_soon_threadsafe(self, callback: Any) -> None:
             self.calls.append(callback)
 
-    loop, bridge = Loop(), Bridge(engine=None, max_requests=9)  # type: ignore[arg-type]
+    class Engine:
+        def announce(self, bell: int | None) -> bool:
+            return False
+
+    loop, bridge = Loop(), Bridge(Engine(), max_requests=9)  # type: ignore[arg-type]
     bridge.attach(loop)  # type: ignore[arg-type]
     generations = [Generation(bridge, f"r{index}", 1) for index in range(8)]
     for step in range(3):
@@ -196,3 +201,41 @@ def test_one_wake_up_carries_the_outputs_of_many_requests() -> None:
     assert generations[0]._pending[0].token_ids == [0, 1, 2]
     bridge.post(generations[0], 0, Output(text="3"))
     assert len(loop.calls) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no eventfd")
+def test_a_bell_carries_the_outputs_of_many_requests() -> None:
+    """An engine that announces its outputs wakes the loop, not `post`; a bell rung twice is answered once."""
+    from surefoot.engine.request import Output
+    from surefoot.kernels.bell import ring
+    from surefoot.server.bridge import Bridge, Generation
+
+    class Engine:
+        bells: list[int | None] = []  # noqa: RUF012
+
+        def announce(self, bell: int | None) -> bool:
+            self.bells.append(bell)
+            return True
+
+    async def main() -> None:
+        engine = Engine()
+        bridge = Bridge(engine, max_requests=9)  # type: ignore[arg-type]
+        bridge.attach(asyncio.get_running_loop())
+        bell = engine.bells[0]
+        assert bell is not None
+        generations = [Generation(bridge, f"r{index}", 1) for index in range(8)]
+        for step in range(2):
+            for generation in generations:
+                bridge.post(generation, 0, Output(text=str(step)))
+        await asyncio.sleep(0.01)
+        assert not any(generation._pending for generation in generations)
+        ring(bell)
+        ring(bell)
+        for generation in generations:
+            assert (await generation.take(1.0))[0].text == "01"
+        bridge.detach()
+        assert engine.bells == [bell, None]
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            ring(bell)
+
+    asyncio.run(main())
