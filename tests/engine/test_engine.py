@@ -157,6 +157,18 @@ def test_a_full_queue_is_429(harness: Callable[..., Harness]) -> None:
     one.submit("c", range(5)).wait()
 
 
+def test_who_is_refused_hears_how_long_a_place_takes(harness: Callable[..., Harness]) -> None:
+    one = harness(max_running=2, max_waiting=0)
+    one.engine.metrics.whole_request.observe(20.0, 3)
+    _, release = block_steps(one.executor)
+    for name in "ab":
+        one.submit(name, range(5))
+    with pytest.raises(RequestError) as refusal:
+        one.submit("c", range(5))
+    assert refusal.value.retry_after == 10
+    release.set()
+
+
 def test_cancelling_a_waiting_request_frees_its_id(harness: Callable[..., Harness]) -> None:
     one = harness(max_running=1)
     begun, release = block_steps(one.executor)
@@ -251,6 +263,24 @@ def test_a_defect_ends_all_requests_and_the_engine_goes_on(
     assert "a defect" in caplog.text
     assert one.submit("c", range(40)).wait().token_ids == expected
     one.wait_idle()
+
+
+def test_an_engine_that_breaks_again_and_again_says_so_and_takes_no_more(harness: Callable[..., Harness]) -> None:
+    one = harness()
+
+    def defect(batch: StepBatch) -> None:
+        raise RuntimeError("a defect")
+
+    one.executor.before_step = defect
+    for name in "abc":
+        assert one.engine.health().ok
+        error = one.submit(name, range(40)).wait().done.error
+        assert error is not None and error.status == 500
+    health = one.engine.health()
+    assert not health.ok and health.reason is not None and "internal error" in health.reason
+    with pytest.raises(RequestError) as refusal:
+        one.submit("d", range(40))
+    assert (refusal.value.status, refusal.value.code) == (503, "engine_stopped")
 
 
 def test_a_listener_that_raises_harms_nobody(harness: Callable[..., Harness], caplog: pytest.LogCaptureFixture) -> None:

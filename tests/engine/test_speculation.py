@@ -201,6 +201,17 @@ def test_preempted_and_cancelled_requests_leave_nothing_armed() -> None:
     assert counts(engine).armed == 0 and not engine.core.session.arming.tracked
 
 
+def test_a_broken_engine_leaves_nothing_armed() -> None:
+    engine = drive("llama", SpeculationPolicy(governor="off", draft_tokens=5))
+    answer = engine.add(prompt("repeating"), settings(0.8, 7))
+    while not counts(engine).armed:
+        engine.step()
+    engine.core.reset("a defect")
+    engine.run()
+    assert answer.done.reason is FinishReason.ERROR
+    assert counts(engine).armed == 0 and not engine.core.session.arming.tracked
+
+
 def test_a_request_may_switch_it_off_and_may_ask_for_a_report() -> None:
     engine = drive("llama", SpeculationPolicy(governor="off", draft_tokens=4))
     answers: list[Answer] = []

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from grammar_cases import PERSON, PieceTokenizer, compiled
@@ -80,6 +81,31 @@ def test_unusable_constraints_say_why(grammars: Grammars, constraint: Constraint
     assert (error.status, error.param, error.code) == (400, constraint.param, "invalid_constraint")
     assert error.message.startswith(f"{constraint.param}: ") and words in error.message
     assert len(error.message) < 400 and "\n" not in error.message
+
+
+def test_slow_masks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_SLOW_MASK_SECONDS", -1.0)
+    with pytest.raises(RequestError, match="p: finding the tokens that it allows takes too long"):
+        compiled(Constraint.regex("slow[0-9]", "p"), Grammars(TOKENIZER, TOKENIZER.vocab_size))
+
+
+def test_what_cannot_be_taken_back_is_refused(grammars: Grammars) -> None:
+    class OneWay:
+        """A matcher that only goes forward."""
+
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def rollback(self, count: int) -> bool:
+            return False
+
+    known: Any = compiled(Constraint.regex("back[0-9]", "p"), grammars)
+    compiler._try_out(known.initial.deep_copy(), known.vocabulary)
+    with pytest.raises(ValueError, match="cannot be taken back"):
+        compiler._try_out(OneWay(known.initial.deep_copy()), known.vocabulary)  # type: ignore[arg-type]
 
 
 def test_a_text_is_compiled_once(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:

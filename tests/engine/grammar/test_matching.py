@@ -273,11 +273,25 @@ def test_answers_do_not_meet() -> None:
                 matcher.commit([ids[step]])
 
 
-def test_a_grammar_that_becomes_too_complex_ends_its_answer() -> None:
+def doubling() -> Matcher:
     """Thirty rules that double: 2**30 prescribed letters, found only when the sixtieth letter is written."""
     rules = "\n".join(f"r{n}: r{n + 1} r{n + 1}" for n in range(30))
-    constraint = Constraint.lark(f'start: /[xy]{{60}}/ r0\n{rules}\nr30: "a"', "structured_outputs")
-    matcher = grammar(constraint).start()
+    return grammar(Constraint.lark(f'start: /[xy]{{60}}/ r0\n{rules}\nr30: "a"', "structured_outputs")).start()
+
+
+def test_a_fault_in_drafts_ends_looking_ahead_and_not_the_answer() -> None:
+    matcher, letter = doubling(), 4 + ord("x")
+    matcher.commit([letter] * 57)
+    assert len(matcher.masks_for([letter, letter])) > 1 and matcher.mask_after([letter]) is not None
+    assert len(matcher.masks_for([letter] * 8)) < 5
+    for _ in range(2):
+        (mask,) = matcher.masks_for([letter])
+        assert letter in allowed(mask) and matcher.mask_after([letter]) is None
+        matcher.commit([letter])
+
+
+def test_a_grammar_that_becomes_too_complex_ends_its_answer() -> None:
+    matcher = doubling()
     with pytest.raises(RequestError, match="Too many items") as caught:
         for _ in range(61):
             matcher.masks_for()
