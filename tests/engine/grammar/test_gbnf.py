@@ -151,13 +151,17 @@ def test_random_grammars(root: str, one: str, two: str) -> None:
         'root ::= "a"{0} "b"{2,}',
         'root ::= (""  | "a") [ab]?',
         'root ::= "b" one | one "a"\none ::= "(" root ")" | "a"*',
+        'root ::= one* "()"\none ::= "(" one? ")"',
+        'root ::= two "()"\none ::= "(" one? ")"\ntwo ::= one | ""',
+        'root ::= one two\none ::= [ab]+ "b"\ntwo ::= "b" three\nthree ::= "a" three | "c"',
     ],
 )
 def test_grammars_that_lexemes_would_change(text: str) -> None:
     rules = parse(text)
-    words = [word for word in (*WORDS, "b(a)a", "(b)a", "b(baa)") if expected(rules, word)]
+    tried = (*WORDS, "b(a)a", "(b)a", "b(baa)", "()", "()()", "(())()", "abc", "abbc", "abbbac")
+    words = [word for word in tried if expected(rules, word)]
     assert words
-    for word in (*WORDS, "b(a)a", "(b)a", "b(baa)"):
+    for word in tried:
         assert matches(text, word) == (word in words), word
 
 
