@@ -16,6 +16,7 @@ from surefoot.kernels.registry import has_native_module
 from surefoot.kernels.sampling import Draw, DrawFault, SamplingSpec
 
 Logits = NDArray[np.float32]  # [rows, vocabulary]
+GREEDY = SamplingSpec(seed=0, temperature=0.0)
 
 
 class ReferenceFace:
@@ -153,3 +154,29 @@ def random_case(seed: int) -> Case:
         drafts=rng.integers(0, vocab, window).tolist(),
         masks=pack_mask(allowed) if rng.random() < 0.3 else None,
     )
+
+
+def row(*values: float) -> Logits:
+    return np.array(values, np.float32)
+
+
+# --- distributions ---
+
+PROBABILITIES = np.array([0.3, 0.2, 0.15, 0.12, 0.1, 0.08, 0.05])  # of the row below at temperature 1
+DISTRIBUTION = np.log(PROBABILITIES).astype(np.float32)
+ORDER = np.random.default_rng(5).permutation(len(DISTRIBUTION))  # entry of each id: no order of probability
+
+
+def chi_square(sampling: Face, spec: SamplingSpec, expected: np.ndarray) -> float:
+    """Statistic over draws at consecutive positions; infinite if anything impossible was drawn."""
+    draws = 1000 if isinstance(sampling, ReferenceFace) else 4000
+    sampler = sampling.sampler(spec, [], len(DISTRIBUTION))
+    requests = [DrawRequest(sampler, 0, position) for position in range(draws)]
+    results = sampling.draw(DISTRIBUTION[ORDER][None], requests)
+    drawn = [ORDER[r[0].token_id] for r in results if not isinstance(r, DrawFault)]
+    counts = np.bincount(drawn, minlength=len(expected))
+    possible = expected > 0
+    if len(drawn) != draws or counts[~possible].any():
+        return np.inf
+    ideal = draws * expected[possible]
+    return float(((counts[possible] - ideal) ** 2 / ideal).sum())
