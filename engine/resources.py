@@ -143,13 +143,13 @@ def _measure(resources: Resources) -> None:
     pools = dict(zip(program.kv_groups, resources.pools, strict=True))
     largest = min(cache_room(cache), resources.limits.prefill_chunk, resources.context_length)
     probe = CostProbe(resources.backend, pools, cache, resources.limits)
-    started = time.perf_counter()
-    decode, prefill = probe.measure(resources.runner, program, MEASURE_SECONDS, largest)
-    resources.cost.fill(decode, prefill)
-    for kind, points in (("decode", decode), ("prefill", prefill)):
+    measured = probe.measure(resources.runner, program, MEASURE_SECONDS, largest)
+    resources.cost.fill(measured.decode, measured.prefill)
+    for kind, points in (("decode", measured.decode), ("prefill", measured.prefill)):
         shown = ", ".join(f"{rows}: {1000 * points[rows]:.1f}" for rows in sorted(points))
         _log.info("%s cost, rows: milliseconds: %s", kind, shown)
-    _log.debug("cost measured in %.2f s", time.perf_counter() - started)
+    on = "the whole program" if measured.layers is None else f"{measured.layers} layers and the head"
+    _log.info("costs measured in %.2f s: %d steps of %s", measured.seconds, measured.num_steps, on)
 
 
 def cache_room(cache: KvCache) -> int:

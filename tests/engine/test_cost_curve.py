@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from engine_drive import Drive
-from fake_backend import FakeBackend, FakeModel
 from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.engine.cost_curve import CostCurve, CostTable
-from surefoot.engine.cost_probe import CostProbe, num_layers, shallow, suspicious
-from surefoot.kernels.program import Buffer, Embed, KvGroup, KvWrite, Linear, Op, Program, Rows, Weight
 
 
 @given(
@@ -93,44 +89,3 @@ def test_rows_within_leaves_time_for_the_decodes_beside() -> None:
     curve.fill({1: 0.01, 8: 0.04}, {8: 0.02, 64: 0.16})
     assert curve.rows_within(0.1, 1, 0) == pytest.approx(39, abs=1)
     assert curve.rows_within(0.1, 8, 0) == pytest.approx(24, abs=1), "the heads of eight decodes take 0.02 s"
-
-
-def layered(layers: int) -> Program:
-    weight = Weight("w", None, (1, 1), None)  # type: ignore[arg-type]
-    x, logits = Buffer("x", 1), Buffer("logits", 1, Rows.LOGITS)
-    group = KvGroup("all", layers, 1, 1, 1)
-    ops: list[Op] = [Embed(x, weight)]
-    for layer in range(layers):
-        ops += [Linear(x, x, weight), KvWrite(x, x, group, layer), Linear(x, x, weight)]
-    return Program("layered", (*ops, Linear(logits, x, weight)), logits, (group,))
-
-
-def test_a_shallow_program_keeps_first_operations_last_layers_and_head() -> None:
-    whole = layered(6)
-    assert num_layers(whole) == 6
-    part = shallow(whole, 2)
-    assert part is not None and num_layers(part) == 2
-    assert part.ops == whole.ops[:2] + whole.ops[2 + 4 * 3 :]
-    assert shallow(whole, 6) is None
-    assert shallow(layered(1), 1) is None
-
-
-def test_a_point_above_the_line_through_its_neighbours_is_suspicious() -> None:
-    assert suspicious({1: 0.033, 8: 0.130, 32: 0.178}) == [8]
-    assert suspicious({1: 0.031, 4: 0.031, 8: 0.047, 32: 0.185}) == []
-    assert suspicious({1: 1.0, 32: 9.0}) == []
-
-
-@pytest.mark.parametrize("seconds", [0.0, 0.2])
-def test_the_probe_leaves_the_cache_as_it_was(seconds: float) -> None:
-    drive = Drive(FakeModel((None, 40)), FakeBackend())
-    core = drive.core
-    program = drive.backend.executor.program  # type: ignore[attr-defined]
-    pools = dict(zip(program.kv_groups, drive.backend.pools, strict=True))  # type: ignore[attr-defined]
-    probe = CostProbe(drive.backend, pools, core.cache, core.scheduler.limits)
-    decode, prefill = probe.measure(core.runner, program, seconds, 256)
-    assert {1, 8, 32} <= decode.keys() and 64 in prefill, "a slow machine still learns what rows cost"
-    if seconds:
-        assert {1, 2, 4, 8} <= decode.keys() and prefill
-    drive.check_idle()
-    assert len(core.cache.index) == 0
