@@ -19,7 +19,6 @@ from ..kernels.errors import RequestError, StepCancelled, StepError, SurefootErr
 from ..kernels.sampling import Draw, DrawFault
 from .active_request import ActiveRequest
 from .admission import Admission
-from .constrained import constrain, prescribe
 from .cost_curve import CostCurve
 from .kv_cache import KvCache
 from .metrics import Metrics
@@ -30,6 +29,7 @@ from .runner import StepRunner
 from .scheduler import Scheduler, SchedulerCounts
 from .sequence import Plan, Rows
 from .speculation.armed import Tracked
+from .step_grammars import constrain, prescribe
 from .step_speculation import StepSpeculation
 
 _log = logging.getLogger("surefoot.engine")
