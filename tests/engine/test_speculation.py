@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -199,6 +200,18 @@ def test_preempted_and_cancelled_requests_leave_nothing_armed() -> None:
     for answer in (answers[0], answers[2], answers[3]):
         check(answer, plain(model, "repeating", 0.8, 7))
     assert counts(engine).armed == 0 and not engine.core.session.arming.tracked
+
+
+def test_gaps_between_tokens_add_up_to_the_time_that_they_took() -> None:
+    """The tokens of one step share its time."""
+    engine = drive("llama", SpeculationPolicy(governor="off", draft_tokens=8))
+    began = time.monotonic()
+    answer = engine.one(prompt("repeating"), settings(0.0, 1, 60))
+    took = time.monotonic() - began
+    gaps, first = engine.core.metrics.inter_token, answer.done.first_token_s
+    assert sum(counts(engine).accepted.values()) > 15
+    assert gaps.count == len(answer.token_ids) - 1
+    assert first is not None and 0 < gaps.total <= took - first
 
 
 def test_a_broken_engine_leaves_nothing_armed() -> None:
