@@ -75,19 +75,21 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 class TemplateFields(ToolFields):
     """How a conversation becomes a prompt."""
 
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    add_special_tokens: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = Field(None, description="Whether the template opens an answer; it does")
+    continue_final_message: bool | None = Field(None, description="Go on with the last message, the assistant's")
+    add_special_tokens: bool | None = Field(
+        None, description="Whether the model's own special tokens are put around; as needed by default"
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables of the chat template")
     reasoning_effort: Effort | None = None
 
 
 class BudgetFields(Strict):
     """A limit for the tokens of the reasoning, in three spellings."""
 
-    thinking_token_budget: Whole | None = Field(None, ge=0, lt=2**31)
-    thinking_budget_tokens: Whole | None = Field(None, ge=-1, lt=2**31)
-    reasoning_budget: Whole | None = Field(None, ge=-1, lt=2**31)
+    thinking_token_budget: Whole | None = Field(None, ge=0, lt=2**31, description="Most tokens of the reasoning")
+    thinking_budget_tokens: Whole | None = Field(None, ge=-1, lt=2**31, description="The same; -1: no limit")
+    reasoning_budget: Whole | None = Field(None, ge=-1, lt=2**31, description="The same; -1: no limit")
 
     def reasoning_limit(self) -> int | None:
         """The smallest that is given and not -1."""
@@ -102,7 +104,7 @@ class ChatRequest(SamplingFields, PromptScoreFields, TemplateFields, BudgetField
     max_completion_tokens: Whole | None = Field(None, ge=0, lt=2**31)
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=20)
-    include_reasoning: bool | None = None
+    include_reasoning: bool | None = Field(None, description="Whether the answer shows the reasoning; it does")
 
     @field_validator("top_logprobs")
     @classmethod

@@ -27,10 +27,10 @@ class CompletionRequest(SamplingFields, PromptScoreFields, StructuredFields):
     """A prompt, or several, to continue."""
 
     prompt: Any = Field(json_schema_extra={"description": "Text, token ids, or a list of either", **ITEMS_SCHEMA})
-    suffix: str | None = None  # the answer fits between the prompt and this
-    echo: bool | None = None
-    logprobs: Whole | None = Field(None, ge=0, le=20)
-    best_of: Whole | None = Field(None, ge=1)
+    suffix: str | None = Field(None, description="The answer fits between the prompt and this")
+    echo: bool | None = Field(None, description="Show the prompt before the answer")
+    logprobs: Whole | None = Field(None, ge=0, le=20, description="Alternatives per token")
+    best_of: Whole | None = Field(None, ge=1, description="Accepted where it equals n")
 
     @field_validator("prompt")
     @classmethod

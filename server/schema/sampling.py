@@ -88,25 +88,35 @@ class DrawingFields(Strict):
     stop: Annotated[
         StopStrings | None, BeforeValidator(_as_list, json_schema_input_type=StopString | StopStrings | None)
     ] = None
-    stop_token_ids: list[TokenId] | None = None
-    ignore_eos: bool | None = None
-    min_tokens: Whole | None = Field(None, ge=0, lt=2**31)
+    stop_token_ids: list[TokenId] | None = Field(None, description="Ids that end the answer as an end token does")
+    ignore_eos: bool | None = Field(None, description="Go on over the model's end tokens")
+    min_tokens: Whole | None = Field(
+        None, ge=0, lt=2**31, description="Before so many tokens no end token, stop text or guard ends the answer"
+    )
     repetition_guard: RepetitionGuardField | None = None
-    seed: Whole | None = Field(None, ge=-(2**63), lt=2**64)
-    temperature: float | None = Field(None, ge=0, le=100)
+    seed: Whole | None = Field(
+        None, ge=-(2**63), lt=2**64, description="The answer is a function of it; without one, or for -1, one is drawn"
+    )
+    temperature: float | None = Field(None, ge=0, le=100, description="0 is greedy; 1 by default")
     top_p: float | None = Field(None, ge=0, le=1)
-    top_k: Whole | None = Field(None, ge=-1, lt=2**31)
-    min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=100)
+    top_k: Whole | None = Field(None, ge=-1, lt=2**31, description="0 and -1 switch it off")
+    min_p: float | None = Field(None, ge=0, le=1, description="Least probability, as a share of the best token's")
+    repetition_penalty: float | None = Field(None, gt=0, le=100, description="Of tokens in prompt or answer; 1 is none")
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    logit_bias: dict[str, float] | None = None
-    return_token_ids: bool | None = None
-    return_tokens_as_token_ids: bool | None = None
-    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
-    priority: Whole | None = Field(None, ge=-(2**31), lt=2**31)
-    speculation: dict[str, Any] | None = None  # {enabled, draft_tokens, report}
-    user: str | None = None  # accepted for the client's own books
+    logit_bias: dict[str, float] | None = Field(
+        None, description="Token id to a number from -100, a ban, to 100, nothing else"
+    )
+    return_token_ids: bool | None = Field(None, description="Ids of prompt and answer beside the text")
+    return_tokens_as_token_ids: bool | None = Field(None, description="Log-probabilities name tokens token_id:N")
+    cache_salt: str | None = Field(
+        None, min_length=1, max_length=1024, description="Only requests with the same one share cached prefixes"
+    )
+    priority: Whole | None = Field(None, ge=-(2**31), lt=2**31, description="Lower runs first; 0 by default")
+    speculation: dict[str, Any] | None = Field(
+        None, description="enabled and draft_tokens narrow the operator's policy; report returns what it did"
+    )
+    user: str | None = Field(None, description="For the client's own books")
 
     def speculation_wishes(self) -> RequestSpeculation:
         """What the request asks of speculation. RequestError 400 names an unknown or malformed setting."""
@@ -167,7 +177,7 @@ class DrawingFields(Strict):
 class PromptScoreFields(Strict):
     """`prompt_logprobs`: what the model thought of the prompt's tokens."""
 
-    prompt_logprobs: Whole | None = Field(None, ge=0, le=20)
+    prompt_logprobs: Whole | None = Field(None, ge=0, le=20, description="Alternatives per prompt token")
 
 
 class SamplingFields(DrawingFields):
@@ -176,7 +186,7 @@ class SamplingFields(DrawingFields):
     max_tokens: Whole | None = Field(None, ge=0, lt=2**31)
     n: Whole | None = Field(None, ge=1, le=128)
     stream_options: StreamOptions | None = None
-    metadata: dict[str, Any] | None = None  # accepted for the client's own books
+    metadata: dict[str, Any] | None = Field(None, description="For the client's own books")
 
     def num_choices(self) -> int:
         """Choices per prompt."""

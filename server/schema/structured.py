@@ -119,8 +119,8 @@ class StructuredFields(Strict):
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    json_schema: Schema | None = None
-    grammar: str | None = None
+    json_schema: Schema | None = Field(None, description="A JSON Schema that the answer is a value of")
+    grammar: str | None = Field(None, description="GBNF, or Lark behind a first line %llguidance {}")
 
     @field_validator("structured_outputs", "json_schema", "grammar")
     @classmethod

@@ -51,3 +51,21 @@ def test_tables_hold_fields_only(document: dict[str, Any]) -> None:
 
 def test_the_readme_counts_the_formats_of_calls() -> None:
     assert f"tools ({len(NAMES)} formats" in (ROOT / "README.md").read_text()
+
+
+OPENAIS = set(  # whose meaning everybody knows
+    "model messages stream stream_options stop top_p presence_penalty frequency_penalty n max_tokens "
+    "max_completion_tokens logprobs top_logprobs response_format tools parallel_tool_calls reasoning_effort".split()
+)
+
+
+@pytest.mark.parametrize("body", ["ChatRequest", "CompletionRequest"])
+def test_fields_that_openai_does_not_have_are_described(document: dict[str, Any], body: str) -> None:
+    schemas = document["components"]["schemas"]
+    silent = set[str]()
+    for name, field in schemas[body]["properties"].items():
+        parts = [field, *field.get("anyOf", ())]
+        models = [schemas[part["$ref"].rpartition("/")[2]] for part in parts if "$ref" in part]
+        if not any("description" in part for part in [*parts, *models]):
+            silent.add(name)
+    assert silent <= OPENAIS
