@@ -19,6 +19,7 @@ function addTurn(role, content) {
   turn.body = element("div", { className: "body" });
   turn.thought = element("details", { className: "thought", hidden: true });
   turn.thought.append(element("summary", { textContent: "Reasoning" }), element("p"));
+  turn.thought.addEventListener("toggle", () => draw(turn));
   turn.foot = element("div", { className: "foot" });
   turn.node = element("li", { className: `turn ${role}` }, turn.thought, turn.body, turn.foot);
   turn.node.setAttribute("aria-label", role === "user" ? "You" : "The model");
@@ -37,7 +38,9 @@ function draw(turn) {
   }
   renderMarkdown(turn.body, turn.content, turn.flags);
   turn.thought.hidden = !turn.reasoning;
-  turn.thought.lastElementChild.textContent = turn.reasoning;
+  const thinking = running !== null && turn === turns.at(-1) && !turn.content;
+  turn.thought.firstElementChild.textContent = thinking ? "Thinking…" : "Reasoning";
+  if (turn.thought.open) turn.thought.lastElementChild.textContent = turn.reasoning; // closed, nobody reads it yet
 }
 
 function drawFoot(turn) {
@@ -260,6 +263,8 @@ function take(turn, tally, chunk) {
   turn.reasoning += choice.delta.reasoning_content ?? "";
   tally.finish ??= choice.finish_reason;
   tally.report ??= choice.speculation ?? null;
+  // Several steps can come in one piece, whose tokens then look like one step's. The count knows better.
+  if (tally.report?.accepted_tokens === 0) turn.flags = "0".repeat(turn.content.length);
 }
 
 // A '1' per character of an accepted draft. A step emits the drafts that the model confirmed and then one token of its
