@@ -116,7 +116,7 @@ def validated(schema: type[SchemaT], body: Mapping[str, object], metrics: HttpMe
         return schema.model_validate(body)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)
-        raise validation_error(faults, tags=schema.union_tags) from None
+        raise validation_error(faults, body=body) from None
 
 
 def validated_exactly(schema: type[SchemaT], body: Mapping[str, object]) -> SchemaT:
@@ -134,4 +134,4 @@ def validated_exactly(schema: type[SchemaT], body: Mapping[str, object]) -> Sche
         return schema.model_validate(body)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)
-        raise validation_error(faults, status=422) from None
+        raise validation_error(faults, status=422, body=body) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import cast
 
@@ -50,14 +50,12 @@ def error_response(error: RequestError, headers: Mapping[str, str] | None = None
     return json_response(error_body(error), status=error.status, headers=all_headers)
 
 
-def validation_error(
-    faults: Sequence[Mapping[str, object]], status: int = 400, tags: frozenset[str] = frozenset()
-) -> RequestError:
+def validation_error(faults: Sequence[Mapping[str, object]], status: int = 400, body: object = None) -> RequestError:
     """One error out of pydantic's list: the first field becomes `param`, a few more are named in the message.
 
-    `tags`: names of a union's members, which pydantic writes behind an index.
+    With the `body` that was refused, the path to a field is the one in it.
     """
-    named = [(_location(fault, tags), _words(fault)) for fault in faults[:_MAX_FAULTS]]
+    named = [(_location(fault, body), _words(fault)) for fault in faults[:_MAX_FAULTS]]
     message = "; ".join(f"{where}: {what}" if where else what for where, what in named)
     if len(faults) > _MAX_FAULTS:
         message += f"; and {len(faults) - _MAX_FAULTS} more"
@@ -65,7 +63,9 @@ def validation_error(
 
 
 def _words(fault: Mapping[str, object]) -> str:
-    """What pydantic says, with limits to their last digit: it rounds those beyond 2^53."""
+    """What pydantic says, with limits to their last digit: it rounds those beyond 2^53. No names of our classes."""
+    if fault.get("type") == "model_type":
+        return "Input should be an object"
     words, context = str(fault.get("msg", "invalid")), cast(Mapping[str, object], fault.get("ctx") or {})
     limit = next((context[kind] for kind in ("ge", "gt", "le", "lt") if kind in context), None)
     return f"{words.rpartition(' ')[0]} {limit}" if isinstance(limit, int) else words
@@ -76,10 +76,22 @@ def _code(kind: str) -> str:
     return _CODES.get(kind, "invalid_type" if kind.endswith("_type") else "invalid_value")
 
 
-def _location(fault: Mapping[str, object], tags: frozenset[str]) -> str:
+def _location(fault: Mapping[str, object], body: object) -> str:
     parts = cast(tuple[object, ...], fault.get("loc", ()))
-    shown = [str(part) for at, part in enumerate(parts) if not (part in tags and at and isinstance(parts[at - 1], int))]
-    return ".".join(shown)[:200]
+    return ".".join(str(part) for part in (parts if body is None else _steps_in(body, parts)))[:200]
+
+
+def _steps_in(body: object, parts: Sequence[object]) -> Iterator[object]:
+    """The steps of a path that lead through the body. pydantic writes the names of a union's members between them."""
+    here = body
+    for at, part in enumerate(parts):
+        if isinstance(here, list) and isinstance(part, int):
+            here = cast(list[object], here)[part]
+        elif isinstance(here, dict) and (part in here or at == len(parts) - 1):  # the last may be what is missing
+            here = cast(dict[object, object], here).get(part)
+        else:
+            continue
+        yield part
 
 
 def _from_http(error: HTTPException, request: Request) -> RequestError:

@@ -97,10 +97,10 @@ class Prompter:
         )
         if open_ended:
             text = _cut_after(text, messages[-1].text().strip())
-        self._refuse_hopeless(text)
+        self._refuse_hopeless(text, "messages")
         if fields.add_special_tokens is None:
             return Prompt(self.tokenizer.encode_prompt(text), text)
-        return self._encoded(text, fields.add_special_tokens)
+        return self._encoded(text, fields.add_special_tokens, "messages")
 
     async def from_items(self, items: Sequence[str | list[int]], param: str = "prompt") -> list[Prompt]:
         """Tokenizes prompts of completions or inputs of embeddings; ids are checked. `param` is their field."""
@@ -125,7 +125,7 @@ class Prompter:
 
     async def from_text(self, text: str, add_special: bool) -> Prompt:
         """Tokenizes one text."""
-        return await self.run(lambda: self._encoded(text, add_special))
+        return await self.run(lambda: self._encoded(text, add_special, "prompt"))
 
     def _item(self, item: str | list[int], param: str) -> Prompt:
         if isinstance(item, str):

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from .chat import BudgetFields, Effort
-from .response_items import ITEM_KINDS, InputItem, ItemId
+from .response_items import InputItem, ItemId
 from .sampling import DrawingFields, Strict, Whole
 from .structured import ResponsesTextFormat, TextFormat
 from .tools import AUTO, MAX_TOOLS, CallPlan, FunctionDefinition, ToolChoice, check_definitions, chosen, planned
@@ -74,8 +74,6 @@ class ResponseStreamOptions(Strict):
 class ResponseRequest(DrawingFields, BudgetFields):
     """Input to respond to."""
 
-    union_tags = frozenset(ITEM_KINDS)
-
     input: Annotated[
         list[InputItem],
         BeforeValidator(_as_items, json_schema_input_type=str | list[InputItem]),
@@ -134,7 +132,9 @@ class ResponseRequest(DrawingFields, BudgetFields):
     @field_validator("tool_choice")
     @classmethod
     def _choice(cls, choice: Any, info: ValidationInfo) -> ToolChoice:
-        tools = cast("list[FunctionTool] | None", info.data.get("tools"))
+        if "tools" not in info.data:  # they are wrong themselves, which is said of them
+            return AUTO
+        tools = cast("list[FunctionTool] | None", info.data["tools"])
         return chosen(choice, [tool.name for tool in tools or ()])
 
     def choice(self) -> ToolChoice:

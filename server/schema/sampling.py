@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 import secrets
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -43,7 +43,6 @@ class Strict(BaseModel):
     """A request object: no coercion of types, no NaN or infinity; unknown names are the field table's business."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
-    union_tags: ClassVar[frozenset[str]] = frozenset()  # steps in pydantic's paths that no body has
 
 
 def _is_on(value: bool) -> bool:

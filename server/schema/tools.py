@@ -125,7 +125,9 @@ class ToolFields(Strict):
     @field_validator("tool_choice")
     @classmethod
     def _choice(cls, choice: Any, info: ValidationInfo) -> ToolChoice:
-        tools = cast("list[ToolDefinition] | None", info.data.get("tools"))
+        if "tools" not in info.data:  # they are wrong themselves, which is said of them
+            return AUTO
+        tools = cast("list[ToolDefinition] | None", info.data["tools"])
         return chosen(choice, [definition.function.name for definition in tools or ()])
 
     def may_call(self) -> bool:

@@ -210,6 +210,24 @@ def test_too_long_an_answer_names_its_limit_and_what_would_fit(
         ("/v1/completions", {"prompt": "x", "min_tokens": 9, "max_tokens": 8}, "min_tokens", "invalid_value"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "reject me"}]}, "messages", "invalid_value"),
         ("/v1/chat/completions", {"messages": MESSAGES, "functions": [1]}, "functions", "unsupported_parameter"),
+        (
+            "/v1/chat/completions",
+            {"messages": MESSAGES, "response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "response_format.json_schema.schema",
+            "missing_required_parameter",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": MESSAGES, "response_format": {"type": "json_schema"}},
+            "response_format.json_schema",
+            "missing_required_parameter",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": MESSAGES, "response_format": {"type": "json_object", "schema": 1}},
+            "response_format.schema",
+            "invalid_type",
+        ),
         ("/v1/completions", {}, "prompt", "missing_required_parameter"),
         ("/v1/completions", {"prompt": [300]}, "prompt", "invalid_value"),
         ("/v1/completions", {"prompt": "x", "max_tokens": []}, "max_tokens", "invalid_type"),
@@ -344,6 +362,23 @@ def test_an_address_that_is_like_none_of_ours_gets_no_advice(http: httpx.Client)
 def test_a_field_of_another_server_names_ours(http: httpx.Client) -> None:
     for name, value, ours in (("n_predict", 5, "max_tokens"), ("format", "json", "response_format")):
         assert f"use {ours}" in fault(http.post("/v1/chat/completions", json={**GOOD, name: value}))["message"]
+
+
+def test_one_wrong_tool_is_one_fault_in_words_that_clients_know(http: httpx.Client) -> None:
+    for tool, message in (
+        ("x", "tools.0: Input should be an object"),
+        ({"type": "function", "function": {}}, "tools.0.function.name: Field required"),
+    ):
+        answer = http.post("/v1/chat/completions", json={**GOOD, "tools": [tool], "tool_choice": "required"})
+        assert fault(answer)["message"] == message
+
+
+def test_a_conversation_that_surely_does_not_fit_names_its_field(http: httpx.Client) -> None:
+    message = {"role": "user", "content": "x" * 500_000}
+    for path, field in (("/v1/chat/completions", "messages"), ("/v1/responses", "input")):
+        error = fault(http.post(path, json={field: [message]}))
+        assert (error["param"], error["code"]) == (field, "context_length_exceeded")
+        assert "cannot fit" in error["message"]
 
 
 def test_unknown_model(start: Any) -> None:
