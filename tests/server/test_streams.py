@@ -194,11 +194,13 @@ def test_one_wake_up_carries_the_outputs_of_many_requests() -> None:
     generations = [Generation(bridge, f"r{index}", 1) for index in range(8)]
     for step in range(3):
         for generation in generations:
-            bridge.post(generation, 0, Output(token_ids=[step], text=str(step)))
+            prompt_draws: Any = ["judged"] if step == 0 else None  # a prompt is judged once
+            bridge.post(generation, 0, Output(token_ids=[step], text=str(step), prompt_draws=prompt_draws))
     assert len(loop.calls) == 1
     loop.calls[0]()
     assert [generation._pending[0].text for generation in generations] == ["012"] * 8
     assert generations[0]._pending[0].token_ids == [0, 1, 2]
+    assert generations[0]._pending[0].prompt_draws == ["judged"]
     bridge.post(generations[0], 0, Output(text="3"))
     assert len(loop.calls) == 2
 
