@@ -152,8 +152,8 @@ class Scheduler(Generic[S]):
     # --- running sequences -----------------------------------------------------------------------------------------
 
     def _plan_decodes(self) -> None:
-        """One row for every sequence that decodes."""
-        reserve = self.cache.reserve
+        """One row for every sequence that decodes. What `_enter` notes is noted here, without a call for each."""
+        reserve, entries, step = self.cache.reserve, self._entries, self._step
         for sequence in tuple(self.running):
             if not sequence.running:  # preempted by one before it
                 continue
@@ -165,7 +165,11 @@ class Scheduler(Generic[S]):
                 or reserve(sequence.holding, start + 1)
                 or self._reserve_by_preempting(sequence, start + 1)
             ):
-                self._enter(Rows(sequence, start, 1, 1))
+                sequence.planned_step = step
+                sequence.planned_end = start + 1
+                entries.append(Rows(sequence, start, 1, 1))
+        self._rows_left -= len(entries)
+        self._logits_left -= len(entries)
 
     def _enter(self, rows: Rows[S]) -> None:
         sequence = rows.sequence
@@ -325,8 +329,7 @@ class Scheduler(Generic[S]):
 
     def _plan_drafts(self, num_decodes: int) -> None:
         """Widens decodes by the drafts that rows, logits and free blocks allow. Nothing is preempted for a draft."""
-        for position in range(num_decodes):
-            rows = self._entries[position]
+        for position, rows in enumerate(self._entries[:num_decodes]):
             sequence = rows.sequence
             if not sequence.draft_window:
                 continue

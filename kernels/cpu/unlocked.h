@@ -14,9 +14,9 @@ namespace sf {
 class Unlocked {
  public:
   // Rings the bell first, if there is one (kernels/bell.py): whoever it wakes finds the GIL free.
-  explicit Unlocked(NativeTime& time, int bell = -1) : time_(time), thread_(PyEval_SaveThread()) {
+  explicit Unlocked(NativeTime& time, int bell = -1)
+      : time_(time), thread_(PyEval_SaveThread()), begin_(Clock::now()) {
     if (bell >= 0) ring(bell);
-    begin_ = Clock::now();
   }
   ~Unlocked() {
     const auto end = Clock::now();
