@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import re
 import socket
@@ -172,6 +173,24 @@ def test_drain_deadline_ends_streams_with_an_error(start: Any, script: Any) -> N
         with pytest.raises(openai.APIError, match="shutting down"):
             list(stream)
     assert live.engine.num_running == 0
+
+
+def test_streams_that_have_ended_leave_nothing_behind(start: Any, eventually: Any) -> None:
+    """No timer, task or answer; an open connection may hold its last one."""
+    from surefoot.server.bridge import Generation
+
+    live = start()
+    bridge = live.service.bridge
+
+    def left() -> int:
+        live.engine.submissions.clear()  # the scripted engine keeps them, and they know where to deliver
+        gc.collect()
+        return sum(isinstance(found, Generation) and found._bridge is bridge for found in gc.get_objects())
+
+    with live.http() as http:
+        for _ in range(5):
+            assert http.post("/v1/chat/completions", json={**GOOD, "stream": True}).text.endswith("[DONE]\n\n")
+        assert eventually(lambda: left() <= 1)
 
 
 def test_one_wake_up_carries_the_outputs_of_many_requests() -> None:
