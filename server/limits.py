@@ -27,6 +27,8 @@ class KeyLimits:
 
 UNLIMITED = KeyLimits()
 
+_ROUNDING = 1e-9  # of a request: who waits exactly as long as told is served, whatever the sums' last bits say
+
 
 class Allowance:
     """What is left of a key's limits: a bucket of requests that refills steadily, and counts of what is open."""
@@ -45,7 +47,7 @@ class Allowance:
             raise self._busy(self.num_requests)
         if self.limits.per_minute is not None:
             self._refill(self.limits.per_minute)
-            if self._left < 1:
+            if self._left < 1 - _ROUNDING:
                 wait_s = (1 - self._left) * 60 / self.limits.per_minute
                 raise _limited(
                     f"This key may send {self.limits.per_minute} requests per minute; "
