@@ -79,6 +79,7 @@ class Armed:
     __slots__ = (
         "committed",
         "context",
+        "known",
         "limit",
         "offer",
         "outcome",
@@ -95,6 +96,7 @@ class Armed:
         self.request = request
         self.state: Any = speculator.open(request)
         self.ticket: Any = governor.open(speculator.capabilities, request.request_id)
+        self.known = 0  # tokens of the request at its last commit
         self.limit = 0  # the window that policy and request allow
         self.ready = False  # in this step: it knows the whole history and may draft
         keep_going = partial(governor.keep_going, self.ticket)

@@ -39,6 +39,7 @@ class Arming:
         self.registry = registry
         self.counts = SpeculationCounts()
         self.speculators: tuple[Speculator, ...] = ()  # those that cost nothing first
+        self.patience = 1  # tokens that a request has emitted before anybody is armed for it
         self.declined: str | None = None  # why nothing is armed under this policy
         self.tracked: dict[str, SpeculativeSequence] = {}  # armed or declined, not ended
         self._curve = curve
@@ -115,6 +116,7 @@ class Arming:
                 serving.append(made)
                 has_weights = has_weights or not weight_free
         self.speculators = tuple(sorted(serving, key=lambda speculator: speculator.capabilities.paid))
+        self.patience = min([speculator.capabilities.patience for speculator in serving], default=1)
         if not serving:
             self.declined = "; ".join(reasons) or "no algorithm is registered"
 
@@ -219,11 +221,30 @@ class Arming:
             _log.exception("closing a drafter's state failed")
 
     def release(self, sequence: SpeculativeSequence) -> Tracked | None:
-        """The request has ended. Returns what its speculation did, if it was ever considered for any."""
+        """The request has ended. Returns what its speculation did, if it was ever considered for any or asks for it."""
         tracked = sequence.speculation
         if tracked is not None:
             sequence.draft_window = 0
             sequence.speculation = None
             del self.tracked[sequence.request_id]
+            for armed in tuple(tracked.armed):
+                self.observe(sequence, armed)
             self._close_all(tracked)
+        elif sequence.wishes.report:
+            tracked = Tracked(sequence.wishes, declined=self.declined or "it ended before a draft could have paid")
         return tracked
+
+    def observe(self, sequence: SpeculativeSequence, armed: Armed) -> None:
+        """Tells the governor what an algorithm's own scores were since it was told last: before it chooses, and at the
+        end. Steps without a draft need not know."""
+        if not armed.speculator.capabilities.scores_itself:
+            return
+        try:
+            scores = armed.speculator.take_scores(armed.state)
+        except Exception as fault:  # noqa: BLE001  (an algorithm's fault must not end the request)
+            self.disarm(sequence, armed, "raised", f"take_scores raised {fault!r}")
+            return
+        self.governor.observe(armed.ticket, scores)
+        for _, trials, hits in scores.output:
+            self.counts.shadow_hits += hits
+            self.counts.shadow_misses += trials - hits

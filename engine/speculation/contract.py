@@ -103,6 +103,7 @@ class Capabilities:
     read_cost: float = 0.0  # the same of a token of history read by `catch_up`
     expected_acceptance: float = 0.6  # paid: of a drafted token whatever its grade, where drafting pays, before any
     scores_itself: bool = False  # `take_scores` reports what it would have drafted, at every token, drafting or not
+    patience: int = 1  # tokens that a request has emitted before arming it can pay
 
 
 class RequestView(Protocol):
@@ -174,7 +175,8 @@ class Committed:
 
     token_ids[0] is the token the step was asked to continue, the others are accepted drafts; next_id was drawn from the
     last row and is the next step's input (None: the request ended). Row handles are those of the kept rows, and None
-    for rows that were computed without being tapped: a gap, for an algorithm that needs them.
+    for rows that were computed without being tapped: a gap, for an algorithm that needs them. An algorithm that knows
+    already that it will propose nothing next leaves that (empty) draft in `foregone`, and is not asked.
     """
 
     state: Any
@@ -184,6 +186,7 @@ class Committed:
     num_drafted: int = 0
     hidden: RowHandle | None = None
     taps: Mapping[str, RowHandle] = field(default_factory=dict[str, RowHandle])
+    foregone: Draft | None = None
 
 
 Score = tuple[int, int, int]  # (grade, trials, hits)

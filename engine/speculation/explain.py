@@ -23,10 +23,12 @@ class PlannedRows(Protocol):
 
 def kind_of(outcomes: Sequence[Outcome]) -> str:
     """What a step without drafts was: nobody armed, nothing proposed, or not worth it in the governor's eyes."""
-    if not outcomes:
-        return "plain"
-    asked = [outcome for outcome in outcomes if outcome.asked]
-    return "no_draft" if asked and not any(outcome.draft for outcome in asked) else "parked"
+    kind = "plain"
+    for outcome in outcomes:
+        if outcome.draft is not None and outcome.draft.token_ids:
+            return "parked"
+        kind = "no_draft" if outcome.asked or kind == "no_draft" else "parked"
+    return kind
 
 
 def log_steps_without_draft(logger: Logger, entries: Sequence[PlannedRows], eligible: bool) -> None:

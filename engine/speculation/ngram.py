@@ -25,6 +25,9 @@ TOKENS_PER_SECOND = 2_000_000  # the native index's pace, a third of what it doe
 PYTHON_TOKENS_PER_SECOND = 50_000
 
 
+NO_MATCH = Draft([], reason="no match")
+
+
 class Index(Protocol):
     """What the native index and its twin in Python offer; see `ngram_index`."""
 
@@ -32,7 +35,7 @@ class Index(Protocol):
     @property
     def num_bytes(self) -> int: ...
     def extend(self, ids: Sequence[int], start: int, stop: int) -> None: ...
-    def advance(self, ids: Sequence[int], start: int, stop: int) -> None: ...
+    def advance(self, ids: Sequence[int], start: int, stop: int) -> bool: ...
     def draft(self, limit: int) -> tuple[list[int], int, int]: ...
     def take_scores(self) -> list[Score]: ...
 
@@ -107,7 +110,7 @@ class NgramSpeculator:
             return Draft([], reason="history not read yet")
         ids, length, vote = state.index.draft(context.max_tokens)
         if not ids:
-            return Draft([], reason="no room" if context.max_tokens <= 0 else "no match")
+            return Draft([], reason="no room") if context.max_tokens <= 0 else NO_MATCH
         if length < MAX_ORDER and length < required_match(context.min_confidence):
             return Draft([], reason="match too short")
         return Draft(ids, _GRADES[length][vote])
@@ -121,7 +124,8 @@ class NgramSpeculator:
                 self._start_over(state, item.position)
                 continue
             stop = size + len(item.token_ids) - 1 + (item.next_id is not None)
-            index.advance(state.request.tokens, size, stop)
+            if not index.advance(state.request.tokens, size, stop):
+                item.foregone = NO_MATCH
             state.scored = stop
 
     def _start_over(self, state: State, position: int) -> None:

@@ -109,10 +109,12 @@ class NgramIndex:
         for position in _checked(ids, start, stop):
             self._append(ids[position])
 
-    def advance(self, ids: Sequence[int], start: int, stop: int) -> None:
-        """Appends ids[start:stop]; each token first judges the draft that would have been made before it was known."""
+    def advance(self, ids: Sequence[int], start: int, stop: int) -> bool:
+        """Appends ids[start:stop]; each token first judges the draft that would have been made before it was known.
+        Returns whether there is anything to draft now."""
         for position in _checked(ids, start, stop):
             self._advance(ids[position])
+        return self._match().distance > 0
 
     def truncate(self, size: int) -> None:
         """Takes back all tokens from `size` on."""

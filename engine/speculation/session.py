@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 from ...kernels.backend import Executor, RowHandle
-from .armed import NO_DRAFT, Armed, SpeculativeSequence, Tracked
+from .armed import Armed, SpeculativeSequence, Tracked
 from .arming import Arming
-from .contract import NO_SCORES, Draft, Speculator, Target
+from .contract import Capabilities, Target
+from .drafting import NO_DRAFTS, Drafting
 from .explain import PlannedRows, kind_of, log_steps_without_draft
 from .governor import GOVERNORS
 from .governor.contract import CostCurve, Outcome, Situation, StepRecord
@@ -27,9 +27,6 @@ CATCH_UP_SECONDS = 0.005  # a piece of reading between two steps
 PAID_CATCH_UP_SECONDS = 0.05  # where reading is a step of another model, worth nothing in smaller pieces
 IDLE_SECONDS = 0.05  # between two steps: the next one runs on a machine that has gone to sleep
 PRICED_EVERY = 8  # of steps in a row in which nobody may speculate
-NO_DRAFTS: tuple[Sequence[int], ...] = ()
-
-Asked: TypeAlias = tuple[int, SpeculativeSequence, Armed]  # number of the entry, its sequence, whom to ask
 
 
 class SpeculationSession:
@@ -55,6 +52,7 @@ class SpeculationSession:
             max_running,
         )
         self.counts = self.arming.counts
+        self._drafting = Drafting(self.arming, target.vocab_size)
         self.taps: tuple[str, ...] = ()  # outputs that the coming step must hand out
         self._target = target
         self._clock = clock
@@ -62,7 +60,9 @@ class SpeculationSession:
         self._situation = Situation(0, 0)
         self.outcomes: list[Outcome] = []  # of the last step: one for each drafter that somebody has
         self._record = StepRecord(0.0, 0, 0, 0, 0, self.outcomes)
-        self._eligible = self._verified = False
+        self._eligible = False
+        self._widest = 0  # the widest window planned for the coming step
+        self._kind = "plain"  # what the step was for the sequence accepted last
         self._certain = 0  # tokens that a grammar prescribed, in the running step
         self._tokens, self._began = 0, 0.0
         self._shared = 0  # steps in a row in which nobody had a drafter to ask
@@ -86,69 +86,86 @@ class SpeculationSession:
 
     def prepare(self, running: Sequence[SpeculativeSequence], crowded: bool) -> None:
         """Sets every sequence's `draft_window`. `crowded`: others wait or prefill, so nobody speculates now."""
-        arming = self.arming
+        arming, situation = self.arming, self._situation
         self._began = self._clock()
         self.outcomes.clear()
-        self._verified = False
-        self._certain = 0
-        self._tokens = 0
+        self._drafting.verified = False
+        self._certain = self._tokens = self._widest = 0
+        self._kind = "plain"
         self.taps = ()
         self.counts.window = 0
-        count = len(running)
-        self._situation.sequences = count
-        self._situation.context = sum([s.num_computed for s in running]) // count if count else 0
-        self._eligible = bool(arming.speculators) and not crowded and 0 < count <= arming.policy.max_batch
-        if not self._eligible or not all(len(s.tokens) - s.num_computed == 1 for s in running):
-            self._eligible = False
-            for sequence in running:
-                sequence.draft_window = 0
-                if sequence.speculation is not None:
-                    self._rest(sequence.speculation)
-            if arming.tracked:
-                arming.governor.served_elsewhere(1)
+        count = situation.sequences = len(running)
+        situation.context = sum([s.num_computed for s in running]) // count if count else 0
+        self._eligible = (
+            0 < count <= arming.policy.max_batch
+            and not crowded
+            and bool(arming.speculators)
+            and all(len(s.tokens) - s.num_computed == 1 for s in running)
+        )
+        if not self._eligible:
+            self._rest(running)
             return
         for sequence in running:
-            sequence.draft_window = self._plan(sequence)
+            window = sequence.draft_window = self._plan(sequence)
+            self._widest = max(self._widest, window)
 
-    @staticmethod
-    def _rest(tracked: Tracked) -> None:
-        tracked.chosen = None
-        for armed in tracked.armed:
-            armed.ready = False
+    def _rest(self, running: Sequence[SpeculativeSequence]) -> None:
+        """Nobody speculates in this step."""
+        for sequence in running:
+            sequence.draft_window = 0
+            tracked = sequence.speculation
+            if tracked is not None:
+                tracked.chosen = None
+                for armed in tracked.armed:
+                    armed.ready = False
+        if self.arming.tracked:
+            self.arming.governor.served_elsewhere(1)
 
     def _plan(self, sequence: SpeculativeSequence) -> int:
         """How many tokens may be drafted for a sequence in this step."""
-        tracked = sequence.speculation
+        tracked, size = sequence.speculation, len(sequence.tokens)
+        if tracked is None and size - sequence.num_prompt < self.arming.patience:
+            return 0
         if tracked is None or tracked.generation != self.arming.policy.generation:
             tracked = self.arming.arm(sequence)
         tracked.chosen = None
-        remaining = sequence.max_length - len(sequence.tokens)
+        remaining = sequence.max_length - size
         widest = 0
         for armed in tuple(tracked.armed):
+            outcome, foregone = armed.outcome, armed.committed.foregone
+            self.outcomes.append(outcome)
+            outcome.draft, outcome.window, outcome.accepted = None, 0, 0
+            armed.ready = outcome.asked = False
+            armed.offer.limit = 0
             limit = min(armed.limit, remaining - 1)
-            armed.ready = armed.outcome.asked = False
-            armed.outcome.draft, armed.outcome.window, armed.outcome.accepted = None, 0, 0
-            self.outcomes.append(armed.outcome)
             if limit <= 0:
                 continue
-            lag = armed.speculator.lag(armed.state)
-            progress = armed.progress
-            progress.lag, progress.remaining = lag, remaining
-            progress.emitted = len(sequence.tokens) - sequence.num_prompt
-            planned = self.arming.governor.plan(armed.ticket, self._situation, limit, progress)
-            if not planned or (lag and not self._catch_up(sequence, tracked, armed)):
-                continue
-            armed.ready = True
-            armed.offer.limit = planned
-            self._ask_for_taps(armed.speculator)
-            widest = max(widest, planned)
+            if foregone is not None and armed.known == size:
+                armed.ready = outcome.asked = True
+                outcome.draft = foregone
+                self.counts.no_draft[foregone.reason or "no reason given"] += 1
+            else:
+                widest = max(widest, self._plan_for(sequence, tracked, armed, limit))
         return widest
 
-    def _ask_for_taps(self, speculator: Speculator) -> None:
-        needs = speculator.capabilities
+    def _plan_for(self, sequence: SpeculativeSequence, tracked: Tracked, armed: Armed, limit: int) -> int:
+        """How many of `limit` tokens an algorithm may draft; it reads what it has not read yet, if that is worth it."""
+        size, progress = len(sequence.tokens), armed.progress
+        lag = progress.lag = armed.speculator.lag(armed.state)
+        progress.remaining, progress.emitted = sequence.max_length - size, size - sequence.num_prompt
+        planned = self.arming.governor.plan(armed.ticket, self._situation, limit, progress)
+        if not planned or (lag and not self._catch_up(sequence, tracked, armed)):
+            return 0
+        armed.ready = True
+        armed.offer.limit = planned
+        needs = armed.speculator.capabilities
         if needs.needs_taps or needs.needs_hidden:
-            hidden = (self._target.hidden_tap,) if needs.needs_hidden and self._target.hidden_tap else ()
-            self.taps = tuple(dict.fromkeys((*self.taps, *hidden, *needs.needs_taps)))
+            self._ask_for_taps(needs)
+        return planned
+
+    def _ask_for_taps(self, needs: Capabilities) -> None:
+        hidden = (self._target.hidden_tap,) if needs.needs_hidden and self._target.hidden_tap else ()
+        self.taps = tuple(dict.fromkeys((*self.taps, *hidden, *needs.needs_taps)))
 
     def _catch_up(self, sequence: SpeculativeSequence, tracked: Tracked, armed: Armed) -> bool:
         """One bounded piece of reading. True when the drafter knows the whole history."""
@@ -168,120 +185,14 @@ class SpeculationSession:
         armed.context.carry = None
         return ready
 
-    # --- drafting ----------------------------------------------------------------------------------------------------
+    # --- the draws' turn ---------------------------------------------------------------------------------------------
 
     def draft(self, entries: Sequence[PlannedRows]) -> Sequence[Sequence[int]]:
         """The tokens to verify, one list per entry; nothing at all when no entry has any."""
-        drafts = self._draft(entries) if self._eligible else NO_DRAFTS
+        drafts = self._drafting.draft(entries, self._situation) if self._widest else NO_DRAFTS
         if _log.isEnabledFor(logging.DEBUG):
             log_steps_without_draft(_log, entries, self._eligible)
         return drafts
-
-    def _draft(self, entries: Sequence[PlannedRows]) -> Sequence[Sequence[int]]:
-        free: list[Asked] = []
-        paid: list[Asked] = []
-        for number, rows in enumerate(entries):
-            tracked = rows.sequence.speculation
-            if rows.window <= 0 or tracked is None:
-                continue
-            for armed in tracked.armed:
-                if armed.ready:
-                    armed.offer.limit = min(armed.offer.limit, rows.window)
-                    (paid if armed.speculator.capabilities.paid else free).append((number, rows.sequence, armed))
-        offered = self._ask(free) if free else []
-        if paid:
-            offered += self._ask([item for item in paid if self._is_wanted(item[2], offered)])
-        return self._choose(len(entries), offered) if offered else NO_DRAFTS
-
-    def _is_wanted(self, armed: Armed, offered: list[Asked]) -> bool:
-        """Whether a drafter that costs time is worth asking beside the drafts that cost nothing."""
-        others = [other.offer for _, sequence, other in offered if armed.request is sequence]
-        return not others or self.arming.governor.beats(armed.ticket, others, self._situation)
-
-    def _ask(self, asked: list[Asked]) -> list[Asked]:
-        """Proposals of these; returns those that proposed anything."""
-        for _, sequence, armed in asked:
-            context, tokens = armed.context, sequence.tokens
-            context.max_tokens = armed.offer.limit
-            context.token_id = tokens[-1]
-            context.position = len(tokens) - 1
-            armed.outcome.asked = True
-        offered: list[Asked] = []
-        for item, draft in zip(asked, self._propose(asked), strict=True):
-            _, sequence, armed = item
-            assert sequence.speculation is not None
-            armed.outcome.draft = armed.offer.draft = draft
-            sequence.speculation.report.drafted += len(draft.token_ids)
-            sequence.speculation.report.draft_seconds += draft.seconds
-            if draft.token_ids:
-                offered.append(item)
-            else:
-                self.counts.no_draft[draft.reason or "no reason given"] += 1
-        return offered
-
-    def _choose(self, num_entries: int, offered: list[Asked]) -> Sequence[Sequence[int]]:
-        windows = self.arming.governor.choose([armed.offer for _, _, armed in offered], self._situation)
-        drafts: list[Sequence[int]] = [()] * num_entries
-        for (number, sequence, armed), size in zip(offered, windows, strict=True):
-            if size:
-                drafts[number] = self._take(sequence, armed, size)
-        return drafts if self._verified else NO_DRAFTS
-
-    def _take(self, sequence: SpeculativeSequence, armed: Armed, size: int) -> Sequence[int]:
-        tokens = armed.offer.draft.token_ids[:size]
-        if not all(type(token) is int and 0 <= token < self._target.vocab_size for token in tokens):
-            self.arming.disarm(sequence, armed, "vocabulary", "it proposed an id outside the vocabulary")
-            return ()
-        tracked = sequence.speculation
-        assert tracked is not None
-        tracked.chosen = armed
-        armed.outcome.window = size
-        tracked.report.verified += size
-        self._verified = True
-        self.counts.window = max(self.counts.window, size)
-        return tokens
-
-    def _propose(self, asked: list[Asked]) -> list[Draft]:
-        """Drafts in the order of `asked`; one call per algorithm. A faulty algorithm is asked again request by request,
-        so that only those it fails for lose it."""
-        if len(asked) == 1:
-            return [self._propose_one(asked[0][1], asked[0][2])]
-        drafts = [NO_DRAFT] * len(asked)
-        by_speculator: dict[int, list[int]] = {}
-        for i, (_, _, armed) in enumerate(asked):
-            by_speculator.setdefault(id(armed.speculator), []).append(i)
-        for numbers in by_speculator.values():
-            speculator = asked[numbers[0]][2].speculator
-            try:
-                made = speculator.propose([asked[i][2].context for i in numbers])
-                if len(made) != len(numbers):
-                    raise ValueError(f"{len(made)} drafts for {len(numbers)} contexts")
-            except Exception as fault:  # noqa: BLE001
-                _log.error("a batch could not be drafted for, trying one by one: %r", fault)
-                made = [self._propose_one(asked[i][1], asked[i][2]) for i in numbers]
-            for i, draft in zip(numbers, made, strict=True):
-                drafts[i] = self._checked(asked[i][1], asked[i][2], draft)
-        return drafts
-
-    def _propose_one(self, sequence: SpeculativeSequence, armed: Armed) -> Draft:
-        try:
-            (draft,) = armed.speculator.propose((armed.context,))
-        except Exception as fault:  # noqa: BLE001
-            self.arming.disarm(sequence, armed, "raised", f"propose raised {fault!r}")
-            return NO_DRAFT
-        return self._checked(sequence, armed, draft)
-
-    def _checked(self, sequence: SpeculativeSequence, armed: Armed, draft: Draft) -> Draft:
-        if not isinstance(draft, Draft):  # pyright: ignore[reportUnnecessaryIsInstance]
-            self.arming.disarm(sequence, armed, "raised", f"propose gave {draft!r}")
-            return NO_DRAFT
-        size = len(draft.token_ids)
-        if size > armed.context.max_tokens or size > len(draft.grades):
-            self.arming.disarm(
-                sequence, armed, "window", f"it proposed {size} tokens for a window of {armed.context.max_tokens}"
-            )
-            return NO_DRAFT
-        return draft
 
     # --- after the draws ---------------------------------------------------------------------------------------------
 
@@ -299,20 +210,22 @@ class SpeculationSession:
         tracked = sequence.speculation
         if tracked is None:
             return
-        chosen, drafted = tracked.chosen, 0
+        chosen = tracked.chosen
         kind = "plain"
         if self._eligible:
             kind = "verify" if chosen is not None else kind_of([armed.outcome for armed in tracked.armed])
+        self._kind = kind
         if num_certain and kind != "verify":
             kind = "prescribed"
         tracked.report.note_step(kind, self._clock() - self._began, num_certain)
         if not self._eligible:
             return
+        drafted = 0
         if chosen is not None:
             drafted = chosen.outcome.window
             chosen.outcome.accepted = num_accepted
             self._note_accepted(tracked, chosen, num_accepted, num_certain)
-        for armed in tracked.armed:
+        for armed in tuple(tracked.armed):
             if armed.ready:
                 self._commit(sequence, armed, start, drafted, first_row)
 
@@ -327,28 +240,20 @@ class SpeculationSession:
             report.accepted_by_position[position] += 1
 
     def _commit(self, sequence: SpeculativeSequence, armed: Armed, start: int, drafted: int, first_row: int) -> None:
-        committed, speculator = armed.committed, armed.speculator
+        committed = armed.committed
         tokens, kept = sequence.tokens, sequence.num_computed
         committed.position = start
         committed.token_ids = tokens[start:kept]
         committed.next_id = tokens[kept] if kept < len(tokens) else None
         committed.num_drafted = drafted
-        capabilities = speculator.capabilities
+        committed.foregone = None
         if self.taps:
             self._hand_out(armed, first_row, kept - start)
-        scores = NO_SCORES
         try:
-            speculator.commit((committed,))
-            if capabilities.scores_itself:
-                scores = speculator.take_scores(armed.state)
+            armed.speculator.commit((committed,))
         except Exception as fault:  # noqa: BLE001
             self.arming.disarm(sequence, armed, "raised", f"commit raised {fault!r}")
-            return
-        if capabilities.scores_itself:
-            self.arming.governor.observe(armed.ticket, scores)
-            for _, trials, hits in scores.output:
-                self.counts.shadow_hits += hits
-                self.counts.shadow_misses += trials - hits
+        armed.known = len(tokens)
 
     def _hand_out(self, armed: Armed, first_row: int, count: int) -> None:
         """Row handles of the kept rows, and the last hidden row for the next draft."""
@@ -373,7 +278,12 @@ class SpeculationSession:
         record.tokens = self._tokens
         record.after_idle = self._began - self._finished > IDLE_SECONDS
         self._finished = now
-        kind = "verify" if self._verified else "prescribed" if self._certain else kind_of(self.outcomes)
+        if self._drafting.verified:
+            kind = "verify"
+        elif self._certain:
+            kind = "prescribed"
+        else:
+            kind = self._kind if self._situation.sequences == 1 else kind_of(self.outcomes)
         self._shared = 0 if self.outcomes else self._shared + 1
         if kind != "prescribed" and (prefill_rows or self._shared % PRICED_EVERY == 0):
             self.arming.governor.record(record)  # of shared steps, only prices; prescribed ones have no draft's merit

@@ -54,6 +54,7 @@ void bind_ngram(nb::module_& m) {
       }, nb::arg("ids"), nb::arg("start"), nb::arg("stop"))
       .def("advance", [](NgramIndex& index, nb::handle ids, Py_ssize_t start, Py_ssize_t stop) {
         each(ids, start, stop, [&](int32_t id) { index.advance(id); });
+        return index.match().distance > 0;
       }, nb::arg("ids"), nb::arg("start"), nb::arg("stop"))
       .def("truncate", &NgramIndex::truncate, nb::arg("size"))
       .def("draft", &draft, nb::arg("limit"))

@@ -160,16 +160,15 @@ def crowd(count: int, stagger_ms: int, max_tokens: int) -> Load:
 
 
 def in_company(timings: Sequence[Timing]) -> list[tuple[float, int]]:
-    """(seconds since the chunk before, tokens) of chunks of all streams but the last one, while at least two ran."""
-    if len(timings) < 2:
-        return []
-    second = sorted(t.started for t in timings)[1]
-    last_but_one = sorted(t.chunk_times[-1] for t in timings)[-2]
+    """(seconds since the chunk before, tokens) of chunks of all streams but the last one, each while another stream
+    ran too: what a stream that is alone does to itself is nobody's company."""
     return [
         (after - before, tokens)
-        for t in timings[:-1]
+        for number, t in enumerate(timings[:-1])
         for before, after, tokens in zip(t.chunk_times, t.chunk_times[1:], t.chunk_tokens[1:], strict=False)
-        if before >= second and after <= last_but_one
+        if any(
+            other.started <= before and after <= other.chunk_times[-1] for i, other in enumerate(timings) if i != number
+        )
     ]
 
 

@@ -192,22 +192,30 @@ class CostGovernor:
     def record(self, step: StepRecord) -> None:
         """Prices learn from the step's time without drafting, paid drafters from their outcomes."""
         self._context = step.context
-        drafting = 0.0
-        for outcome in step.outcomes:
-            if outcome.draft is not None and outcome.draft.seconds:
-                drafting += outcome.draft.seconds
+        if all(o.draft is None or not (o.draft.token_ids or o.draft.seconds) for o in step.outcomes):
+            self._record_idle(step)
+            return
+        drafting = sum([outcome.draft.seconds for outcome in step.outcomes if outcome.draft is not None])
         if step.verified and step.tokens:
             rate = step.seconds / step.tokens
             self._spec_rate = (
                 rate if self._spec_rate is None else RATE_MEMORY * self._spec_rate + (1 - RATE_MEMORY) * rate
             )
         self._pricing.record(step, step.seconds - drafting)
-        self._budget.earn(step.seconds / self._pricing.unit(step.context))
-        if step.outcomes:
-            self._settle(step)
+        if self._paid:
+            self._budget.earn(step.seconds / self._pricing.unit(step.context))
+        self._settle(step)
         for outcome in step.outcomes:
             if outcome.draft is not None and outcome.draft.token_ids:
                 self._learn(outcome, step)
+
+    def _record_idle(self, step: StepRecord) -> None:
+        """Nobody drafted: most steps of free text. Only prices learn."""
+        self._pricing.record(step, step.seconds)
+        if self._paid:
+            self._budget.earn(step.seconds / self._pricing.unit(step.context))
+        for outcome in step.outcomes:
+            outcome.ticket.balance *= FORGIVENESS
 
     def _settle(self, step: StepRecord) -> None:
         """Each request's account: tokens gained, less its share of the rows' price and what drafting cost."""
@@ -224,10 +232,12 @@ class CostGovernor:
         """From a draft that was made: what grades do not score themselves, and what a paid one cost and brought."""
         assert outcome.draft is not None
         ticket: Ticket = outcome.ticket
+        paid = ticket.paid
+        if paid is None and ticket.scores_itself:
+            return
         scores = graded(outcome)
         if not ticket.scores_itself:
             ticket.posterior.observe(scores)
-        paid = ticket.paid
         if paid is None:
             return
         cost = outcome.draft.seconds / self._pricing.unit(step.context)

@@ -26,6 +26,7 @@ CELL_FLOOR = 0.01**2
 CELL_MEMORY = 512  # clean steps without use after which a cell has gone half of its way back to the curve
 CLIP = 2.0  # standard deviations: a step further off counts as this far
 STARVED = 8  # steps skipped because the kind keeps changing; the next one counts all the same
+ALIKE = 8  # plain steps of a kind in a row are learned from together, once the level is roughly known
 REFRESH = 32  # clean steps between refreshes of a price list,
 NOTEWORTHY = 0.05  # or less, if a price has moved so far
 COMPANY = 1.05  # times a plain step: in a batch no verify takes longer, because neighbours wait for it between tokens
@@ -91,7 +92,19 @@ def _slope(prices: list[float], a: int, b: int) -> float:
 class Pricing:
     """Prices for one program. Fed with finished steps, asked before each."""
 
-    __slots__ = ("_cells", "_curve", "_level", "_level_variance", "_lists", "_skipped", "_steps", "_verified")
+    __slots__ = (
+        "_alike",
+        "_cells",
+        "_curve",
+        "_kind",
+        "_level",
+        "_level_variance",
+        "_lists",
+        "_seconds",
+        "_skipped",
+        "_steps",
+        "_verified",
+    )
 
     def __init__(self, curve: CostCurve) -> None:
         self._curve = curve
@@ -100,6 +113,8 @@ class Pricing:
         self._cells: dict[tuple[int, int, int], _Cell] = {}
         self._lists: dict[tuple[int, int], PriceList] = {}
         self._steps = 0  # clean ones
+        self._alike, self._seconds = 0, 0.0  # plain steps not learned from yet, and what they took together;
+        self._kind = 0, 0, 0  # rows, sequences and context of the last of them
         self._skipped = 0
         self._verified = False  # the last step's kind
 
@@ -146,18 +161,36 @@ class Pricing:
         self._verified = step.verified
         self._skipped = 0
         self._steps += 1
-        self._learn(step, seconds)
+        if step.verified:
+            self._learn_alike()
+            self._learn(step.rows, step.sequences, step.context, seconds, 1)
+            return True
+        if self._alike and step.sequences != self._kind[1]:
+            self._learn_alike()
+        self._kind = step.rows, step.sequences, step.context
+        self._alike += 1
+        self._seconds += seconds
+        if self._alike >= ALIKE or self._level_variance > NOISE:
+            self._learn_alike()
         return True
 
-    def _learn(self, step: StepRecord, seconds: float) -> None:
-        seen = math.log(seconds / self._curve.seconds(step.rows, step.sequences, step.context))
-        level_variance = self._level_variance + LEVEL_DRIFT
-        cell = self._cell(step)
+    def _learn_alike(self) -> None:
+        """What a plain step tells is little, and most steps are plain: their mean is looked at, and tells as much."""
+        steps, seconds = self._alike, self._seconds
+        if steps:
+            self._alike, self._seconds = 0, 0.0
+            self._learn(*self._kind, seconds / steps, steps)
+
+    def _learn(self, rows: int, sequences: int, context: int, seconds: float, steps: int) -> None:
+        seen = math.log(seconds / self._curve.seconds(rows, sequences, context))
+        level_variance = self._level_variance + steps * LEVEL_DRIFT
+        cell = self._cell(rows, sequences, context)
+        noise = NOISE / steps
         if cell is None:
-            total = level_variance + NOISE
+            total = level_variance + noise
             surprise = _clip(seen - self._level, total)
         else:
-            total = level_variance + cell.variance + NOISE
+            total = level_variance + cell.variance + noise
             surprise = _clip(seen - self._level - cell.value, total)
             gain = cell.variance / total
             cell.value += gain * surprise
@@ -168,10 +201,10 @@ class Pricing:
         self._level += gain * surprise
         self._level_variance = level_variance * (1 - gain)
 
-    def _cell(self, step: StepRecord) -> _Cell | None:
-        if step.rows == 1:
+    def _cell(self, rows: int, sequences: int, context: int) -> _Cell | None:
+        if rows == 1:
             return None
-        key = _key(step.rows, step.sequences, step.context)
+        key = _key(rows, sequences, context)
         cell = self._cells.get(key)
         if cell is None:
             cell = self._cells[key] = _Cell()

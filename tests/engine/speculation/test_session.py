@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from speculation_doubles import Clock, FakeSequence, FakeTarget, Linear, Rows, Scripted
 
-from surefoot.engine.speculation.contract import Capabilities, Draft, DraftContext, Verdict
+from surefoot.engine.speculation.contract import Capabilities, Committed, Draft, DraftContext, Verdict
 from surefoot.engine.speculation.policy import RequestSpeculation, SpeculationPolicy
 from surefoot.engine.speculation.registry import Declined, Entry, Registry
 from surefoot.engine.speculation.session import SpeculationSession
@@ -26,9 +26,10 @@ class Rig:
         script: Callable[[DraftContext], Any] = lambda context: draft([1, 2, 3][: context.max_tokens]),
         policy: SpeculationPolicy = OFF,
         target: FakeTarget | None = None,
+        speculator: type[Scripted] = Scripted,
         **capabilities: Any,
     ) -> None:
-        self.speculator = Scripted(script)
+        self.speculator = speculator(script)
         self.speculator.capabilities = Capabilities("scripted", 8, (0.9,), **capabilities)
         self.clock = Clock()
         self.session = SpeculationSession(
@@ -92,8 +93,7 @@ def test_blocks_and_rows_bound_a_draft() -> None:
 
 
 def test_a_request_of_one_token_is_never_armed() -> None:
-    rig, sequence = Rig(), FakeSequence([5, 6, 7], num_prompt=3, max_tokens=1)
-    sequence.num_computed = 2
+    rig, sequence = Rig(), FakeSequence([5, 6, 7, 8], num_prompt=3, max_tokens=1)
     rig.plan(sequence)
     assert rig.speculator.opened == []
     assert rig.session.counts.declined == {"the request cannot emit two tokens": 1}
@@ -389,3 +389,41 @@ def test_a_report_adds_up_steps_and_milliseconds_by_kind() -> None:
         "scripted: drafted 2, verified 2, accepted 1; steps: verify 1 (10.0 ms), no_draft 1 (10.0 ms), "
         "plain 1 (10.0 ms); drafting took 2.0 ms of them, reading 0.0 ms between them"
     )
+
+
+# --- steps in which nothing can be drafted cost next to nothing ------------------------------------------------------
+
+
+class Foregoing(Scripted):
+    """Knows at every commit that it will propose nothing next."""
+
+    def commit(self, committed: Sequence[Committed]) -> None:
+        super().commit(committed)
+        for item in committed:
+            item.foregone = Draft([], reason="no match")
+
+
+def test_who_has_nothing_to_propose_is_not_asked_and_reserves_no_rows() -> None:
+    rig, sequence = Rig(speculator=Foregoing), FakeSequence([5, 6, 7])
+    assert rig.plan(sequence) == [[1, 2, 3]]
+    rig.emit(sequence, [1, 9], rows=4)
+    for _ in range(2):
+        assert rig.plan(sequence) == [] and sequence.draft_window == 0
+        rig.emit(sequence, [4])
+    assert len(rig.speculator.contexts) == 1 and len(rig.speculator.commits) == 3
+    assert rig.session.counts.no_draft == {"no match": 2} and rig.session.counts.steps["no_draft"] == 2
+    rig.plan(sequence, crowded=True)
+    rig.emit(sequence, [4])
+    rig.speculator.lagging = 1
+    assert rig.plan(sequence) == [[1, 2, 3]], "what it knew is out of date"
+
+
+def test_nobody_is_armed_before_it_can_pay_but_a_report_says_so() -> None:
+    rig, sequence = Rig(patience=3), FakeSequence([5, 6, 7])
+    sequence.wishes = RequestSpeculation(report=True)
+    for _ in range(2):
+        assert rig.plan(sequence) == [] and rig.speculator.opened == []
+        rig.emit(sequence, [4])
+    short = rig.session.release(sequence)
+    assert short is not None and "before a draft could have paid" in str(short.declined) and not short.report.steps
+    assert rig.plan(sequence) == [[1, 2, 3]] and rig.speculator.opened == ["request"]
