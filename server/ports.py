@@ -82,8 +82,18 @@ class Tokenizer(Protocol):
         """Ids that ask for what stands between a text (or its ids) and another; None: the model cannot be asked."""
         ...
 
-    def encode_prompt(self, rendered: str) -> list[int]:
-        """Ids of a rendered template, which writes special tokens itself; a BOS is not doubled."""
+    def encode_prompt(self, rendered: str, *, add_special: bool | None = None) -> list[int]:
+        """Ids of a rendered template. What the model wants around a text is added, or not, or (None) as far as the
+        template has not written it."""
+        ...
+
+    def shielded(self, texts: Sequence[str]) -> list[str]:
+        """Somebody else's words, in pieces that a template may write one after the other, so that `encode_prompt` finds
+        no control token in them."""
+        ...
+
+    def unshielded(self, rendered: str) -> str:
+        """What a rendered template says, once the shields are taken off again."""
         ...
 
     def decode(self, ids: Iterable[int], *, skip_special: bool) -> str: ...

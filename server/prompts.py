@@ -90,7 +90,7 @@ class Prompter:
                 code="invalid_value",
             )
         text = chat.render(
-            [message.variables() for message in messages],
+            [self._shielded(message) for message in messages],
             fields.call_plan(),
             add_generation_prompt=generate,
             variables=chat.variables(fields.chat_template_kwargs, fields.reasoning_effort),
@@ -98,9 +98,23 @@ class Prompter:
         if open_ended:
             text = _cut_after(text, messages[-1].text().strip())
         self._refuse_hopeless(text, "messages")
-        if fields.add_special_tokens is None:
-            return Prompt(self.tokenizer.encode_prompt(text), text)
-        return self._encoded(text, fields.add_special_tokens, "messages")
+        ids = self.tokenizer.encode_prompt(text, add_special=fields.add_special_tokens)
+        return Prompt(ids, self.tokenizer.unshielded(text))
+
+    def _shielded(self, message: Message) -> dict[str, Any]:
+        """A message for the template. Control tokens may stand in the assistant's own words only."""
+        variables = message.variables()
+        if message.role == "assistant":
+            return variables
+        content = message.content
+        if message.name:
+            [variables["name"]] = self.tokenizer.shielded([message.name])
+        if isinstance(content, str):
+            [variables["content"]] = self.tokenizer.shielded([content])
+        elif content:
+            texts = self.tokenizer.shielded([part["text"] for part in content])
+            variables["content"] = [{**part, "text": text} for part, text in zip(content, texts, strict=True)]
+        return variables
 
     async def from_items(self, items: Sequence[str | list[int]], param: str = "prompt") -> list[Prompt]:
         """Tokenizes prompts of completions or inputs of embeddings; ids are checked. `param` is their field."""

@@ -22,19 +22,24 @@ class SpecialSplitter:
 
     def split(self, text: str) -> Iterator[str | int]:
         """The text's pieces in order: str for plain text (never empty), int for a special token."""
-        plain_from = at = 0
+        plain_from = 0
+        for start, end in self.matches(text):
+            if start > plain_from:
+                yield text[plain_from:start]
+            yield self._ids[text[start:end]]
+            plain_from = end
+        if plain_from < len(text):
+            yield text[plain_from:]
+
+    def matches(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where special tokens stand in a text: begin and end of each."""
+        at = 0
         while self._first is not None and (match := self._first.search(text, at)) is not None:
             at = match.start()
             length = self._match(text, at)
-            if length == 0:
-                at += 1
-                continue
-            if at > plain_from:
-                yield text[plain_from:at]
-            yield self._ids[text[at : at + length]]
-            plain_from = at = at + length
-        if plain_from < len(text):
-            yield text[plain_from:]
+            if length:
+                yield at, at + length
+            at += length or 1
 
     def _match(self, text: str, at: int) -> int:
         """Length of the longest special text at a place, or 0."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from .byte_alphabet import text_to_bytes
+from .shield import shielded, unshielded
 from .specials import SpecialSplitter
 from .vocabulary import SPACE, TokenType, Vocabulary
 
@@ -42,6 +43,7 @@ class Tokenizer:
         self._space_prefix = space_prefix
         user_defined = vocabulary.of_type(TokenType.USER_DEFINED)
         self._always_split = SpecialSplitter((vocabulary.texts[i], i) for i in user_defined)
+        self._controls = SpecialSplitter((vocabulary.texts[i], i) for i in sorted(self.special_ids))
         self._all_split = SpecialSplitter((vocabulary.texts[i], i) for i in [*user_defined, *sorted(self.special_ids)])
 
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -52,18 +54,28 @@ class Tokenizer:
         """
         if not text.isascii():
             text = _LONE_SURROGATE.sub("\ufffd", text)
-        parts = (self._all_split if parse_special else self._always_split).split(text)
-        output = [self.bos_id] if add_special and self.add_bos and self.bos_id is not None else []
-        output += self._merged(list(self._with_prefixes(parts)))
-        if add_special and self.add_eos and self.eos_id is not None:
-            output.append(self.eos_id)
-        return output
+        return self._assembled((self._all_split if parse_special else self._always_split).split(text), add_special)
 
-    def encode_prompt(self, rendered: str) -> list[int]:
-        """Token ids of a rendered chat template: special tokens are parsed, a BOS of its own is not doubled."""
-        ids = self.encode(rendered, add_special=True, parse_special=True)
-        doubled = self.add_bos and len(ids) > 1 and ids[0] == ids[1] == self.bos_id
+    def encode_prompt(self, rendered: str, *, add_special: bool | None = None) -> list[int]:
+        """Token ids of a rendered chat template: special tokens are parsed, but for `shielded` words.
+
+        What the model wants around a text is added, or not, or (None) as far as the template has not written it.
+        """
+        if not rendered.isascii():
+            rendered = _LONE_SURROGATE.sub("\ufffd", rendered)
+        parts = (unshielded(part) if isinstance(part, str) else part for part in self._all_split.split(rendered))
+        ids = self._assembled(parts, add_special is not False)
+        doubled = add_special is None and self.add_bos and len(ids) > 1 and ids[0] == ids[1] == self.bos_id
         return ids[1:] if doubled else ids
+
+    def shielded(self, texts: Sequence[str]) -> list[str]:
+        """Somebody else's words, in pieces that a template may write one after the other, so that `encode_prompt` finds
+        no control token in them. Unchanged where there is none."""
+        return shielded(texts, self._controls)
+
+    def unshielded(self, rendered: str) -> str:
+        """What a rendered template says."""
+        return unshielded(rendered)
 
     def encode_inside(self, text: str) -> list[int]:
         """Token ids of a text that continues a sequence: nothing is put before it, no control token is recognised."""
@@ -108,6 +120,13 @@ class Tokenizer:
         if not self._space_prefix:
             return None
         return next((index for index, token_id in enumerate(ids) if token_id not in self.special_ids), None)
+
+    def _assembled(self, parts: Iterable[str | int], add_special: bool) -> list[int]:
+        output = [self.bos_id] if add_special and self.add_bos and self.bos_id is not None else []
+        output += self._merged(list(self._with_prefixes(parts)))
+        if add_special and self.add_eos and self.eos_id is not None:
+            output.append(self.eos_id)
+        return output
 
     def _merged(self, parts: list[str | int]) -> list[int]:
         pieces = [part for part in parts if isinstance(part, str)]

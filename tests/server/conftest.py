@@ -64,8 +64,14 @@ class ByteTokenizer:
     def prefixed_token(self, ids: Iterable[int]) -> None:
         return None
 
-    def encode_prompt(self, rendered: str) -> list[int]:
+    def encode_prompt(self, rendered: str, *, add_special: bool | None = None) -> list[int]:
         return list(rendered.encode())
+
+    def shielded(self, texts: Sequence[str]) -> list[str]:
+        return list(texts)
+
+    def unshielded(self, rendered: str) -> str:
+        return rendered
 
     def token_bytes(self, token_id: int, *, special: bool = False) -> bytes:
         if token_id < 256:

