@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -321,7 +322,16 @@ def test_a_reset_says_what_it_did_and_did_it(drafting: Any, client: httpx.Client
     assert counted(client, "prefix_cache_reset_blocks_total") >= answer["freed_blocks"]
 
 
-def test_a_reset_inside_a_stream_leaves_the_stream_alone(drafting: Any, client: httpx.Client) -> None:
+def test_a_reset_inside_a_stream_leaves_the_stream_alone(
+    drafting: Any, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, step = drafting.engine._core, drafting.engine._core.step
+
+    def slowly() -> Any:
+        time.sleep(0.01)  # else the answer is made before the first reset arrives
+        return step()
+
+    monkeypatch.setattr(core, "step", slowly)
     patch(client, **ALWAYS)
     prompt = prompt_of(6, 200)
     expected = complete(client, prompt=prompt, max_tokens=300)["token_ids"]
