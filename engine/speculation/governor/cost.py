@@ -16,7 +16,7 @@ from .paid import Budget, PaidDrafter, PaidTicket
 from .pricing import PriceList, Pricing
 
 MARGIN = 1.03  # speculation must look this much better than plain: prices and acceptance are estimates
-DEBT_MARGIN = 0.15  # and this much more per plain step that it has lost on the request so far
+DEBT_MARGIN = 0.25  # and this much more per plain step that it has lost on the request so far
 RATE_MEMORY = 0.9  # of the mean time per token of verifies, per verify
 MAX_DEBT = 16.0
 MAX_CREDIT = 2.0  # what it has won protects it only so far
