@@ -52,18 +52,16 @@ class Tokenizer:
         With `parse_special` the text of a control token becomes that token, as in a rendered chat template; without it
         a text never turns into a control token. Lone surrogates count as U+FFFD.
         """
-        if not text.isascii():
-            text = _LONE_SURROGATE.sub("\ufffd", text)
-        return self._assembled((self._all_split if parse_special else self._always_split).split(text), add_special)
+        splitter = self._all_split if parse_special else self._always_split
+        return self._assembled(splitter.split(_encodable(text)), add_special)
 
     def encode_prompt(self, rendered: str, *, add_special: bool | None = None) -> list[int]:
         """Token ids of a rendered chat template: special tokens are parsed, but for `shielded` words.
 
         What the model wants around a text is added, or not, or (None) as far as the template has not written it.
         """
-        if not rendered.isascii():
-            rendered = _LONE_SURROGATE.sub("\ufffd", rendered)
-        parts = (unshielded(part) if isinstance(part, str) else part for part in self._all_split.split(rendered))
+        split = self._all_split.split(_encodable(rendered))
+        parts = (unshielded(part) if isinstance(part, str) else part for part in split)
         ids = self._assembled(parts, add_special is not False)
         doubled = add_special is None and self.add_bos and len(ids) > 1 and ids[0] == ids[1] == self.bos_id
         return ids[1:] if doubled else ids
@@ -142,3 +140,7 @@ class Tokenizer:
         for part in parts:
             yield " " + part if after_special and isinstance(part, str) else part
             after_special = self._space_prefix and not isinstance(part, str)
+
+
+def _encodable(text: str) -> str:
+    return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
