@@ -110,7 +110,7 @@ async def _read(request: Request, max_bytes: int, budget: BodyBudget | None, pie
 
 def validated(schema: type[SchemaT], body: Mapping[str, object], metrics: HttpMetrics) -> SchemaT:
     """The body as a schema. RequestError 400 names what is refused or wrong; unknown names are counted."""
-    for name in sift(body, schema.model_fields):
+    for name in sift(body, schema.model_fields, schema.other_defaults):
         metrics.count_ignored(name)
     try:
         return schema.model_validate(body)

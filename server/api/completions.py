@@ -29,7 +29,7 @@ from ..ports import Tokenizer
 from ..prompts import Prompt
 from ..reply import reply
 from ..schema.completions import CompletionRequest
-from ..schema.sampling import choice_seed
+from ..schema.sampling import WHAT_FITS, choice_seed
 from ..service import Service, new_id, service_of
 from ..structured import compiled, constraint_of
 
@@ -63,9 +63,8 @@ def _choices_of(
     prompt: Prompt, body: CompletionRequest, seed: int, grammar: Grammar | None, service: Service
 ) -> list[Choice]:
     """The n choices of one prompt. Their seeds do not depend on the other prompts of the request."""
-    limit = service.prompter.answer_limit(
-        prompt, body.max_tokens, _DEFAULT_MAX_TOKENS, param="prompt", limit_param="max_tokens"
-    )
+    asked, default = (None, None) if body.max_tokens == WHAT_FITS else (body.max_tokens, _DEFAULT_MAX_TOKENS)
+    limit = service.prompter.answer_limit(prompt, asked, default, param="prompt", limit_param="max_tokens")
     wishes = body.speculation_wishes()
     return [
         Choice(

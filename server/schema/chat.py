@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from .sampling import PromptScoreFields, SamplingFields, Strict, Whole
+from .sampling import WHAT_FITS, PromptScoreFields, SamplingFields, Strict, Whole
 from .structured import WHOLE_ANSWER, StructuredFields
 from .tools import HistoryCalls, ToolChoice, ToolFields
 
@@ -101,7 +101,7 @@ class ChatRequest(SamplingFields, PromptScoreFields, TemplateFields, BudgetField
     """A conversation to answer."""
 
     messages: Messages
-    max_completion_tokens: Whole | None = Field(None, ge=0, lt=2**31)
+    max_completion_tokens: Whole | None = Field(None, ge=WHAT_FITS, lt=2**31, description="-1 asks for what fits")
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=20)
     include_reasoning: bool | None = Field(None, description="Whether the answer shows the reasoning; it does")
@@ -122,9 +122,9 @@ class ChatRequest(SamplingFields, PromptScoreFields, TemplateFields, BudgetField
         return choice
 
     def token_limit(self) -> tuple[int | None, str]:
-        """The smaller of the two spellings, and its name; None where neither is given."""
+        """The smaller of the two spellings, and its name; None where neither sets a limit."""
         given = {"max_completion_tokens": self.max_completion_tokens, "max_tokens": self.max_tokens}
-        limits = [(limit, name) for name, limit in given.items() if limit is not None]
+        limits = [(limit, name) for name, limit in given.items() if limit is not None and limit != WHAT_FITS]
         return min(limits, default=(None, "max_completion_tokens"))
 
     def continued(self) -> str | None:

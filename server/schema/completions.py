@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -25,6 +25,8 @@ ITEMS_SCHEMA: dict[str, Any] = {
 
 class CompletionRequest(SamplingFields, PromptScoreFields, StructuredFields):
     """A prompt, or several, to continue."""
+
+    other_defaults: ClassVar[frozenset[str]] = frozenset({"n_predict"})  # to the end, but here 16 tokens
 
     prompt: Any = Field(json_schema_extra={"description": "Text, token ids, or a list of either", **ITEMS_SCHEMA})
     suffix: str | None = Field(None, description="The answer fits between the prompt and this")

@@ -8,7 +8,7 @@ accepted, ignored and counted (`surefoot_ignored_fields_total`). To implement a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ...kernels.errors import RequestError
 
@@ -225,7 +225,7 @@ _INSTEAD: Mapping[str, str] = {
     "ebnf": "structured_outputs.grammar",
     "max_tokens": "max_output_tokens",
     "max_output_tokens": "max_tokens",
-    "n_predict": "max_tokens",
+    "n_predict": "max_tokens, of which -1 asks for what fits",
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
     "repeat_penalty": "repetition_penalty",
@@ -246,13 +246,16 @@ _INSTEAD: Mapping[str, str] = {
 _SPECULATIVE_PREFIX = "speculative."  # llama.cpp's per-request speculation settings
 
 
-def sift(body: Mapping[str, object], implemented: Iterable[str]) -> list[str]:
-    """The names in `body` that nobody knows. RequestError names the first that is known, not implemented and set."""
+def sift(body: Mapping[str, object], implemented: Iterable[str], other_defaults: Collection[str] = ()) -> list[str]:
+    """The names in `body` that nobody knows. RequestError names the first that is known, not implemented and set.
+
+    Of `other_defaults` no value but null is neutral.
+    """
     unknown: list[str] = []
     for name, value in body.items():
         if name in implemented:
             continue
-        neutral = (None,) if name.startswith(_SPECULATIVE_PREFIX) else REFUSED.get(name)
+        neutral = (None,) if name.startswith(_SPECULATIVE_PREFIX) or name in other_defaults else REFUSED.get(name)
         if neutral is None:
             unknown.append(name)
         elif _ANY not in neutral and not any(_same(value, default) for default in neutral):

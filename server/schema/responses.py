@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from .chat import BudgetFields, Effort
 from .response_items import InputItem, ItemId
-from .sampling import DrawingFields, Strict, Whole
+from .sampling import WHAT_FITS, DrawingFields, Strict, Whole
 from .structured import ResponsesTextFormat, TextFormat
 from .tools import AUTO, MAX_TOOLS, CallPlan, FunctionDefinition, ToolChoice, check_definitions, chosen, planned
 
@@ -21,6 +21,10 @@ _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512  # OpenAI's limits of `metadata`
 
 def _as_items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+
+def _limit(value: Any) -> Any:
+    return None if value == WHAT_FITS else value
 
 
 def _hosted(tool: Any) -> Any:
@@ -83,7 +87,10 @@ class ResponseRequest(DrawingFields, BudgetFields):
     previous_response_id: ItemId | None = None
     store: bool | None = None
     metadata: dict[str, str] | None = None
-    max_output_tokens: Whole | None = Field(None, ge=1, lt=2**31)
+    max_output_tokens: Annotated[
+        Annotated[Whole, Field(ge=1, lt=2**31)] | None,
+        BeforeValidator(_limit, json_schema_input_type=Annotated[int, Field(ge=1, lt=2**31)] | Literal[-1] | None),
+    ] = Field(None, description="-1 asks for what fits, as null does")
     include: list[str] | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=20)
     tools: Annotated[list[Annotated[FunctionTool, BeforeValidator(_hosted)]], Field(max_length=MAX_TOOLS)] | None = None

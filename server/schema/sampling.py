@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 import secrets
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -22,6 +22,7 @@ _GREEDY_BELOW = 1e-5  # a temperature under this is greedy: dividing by it would
 _MAX_BIAS = 100  # of a logit: it and its negative are no numbers but a wish for nothing else, and a ban
 _MAX_STOPS = 64
 _MAX_STOP_LENGTH = 4096  # characters
+WHAT_FITS = -1  # as a number of tokens; what llama.cpp and its clients write for "to the end"
 
 
 def _integral(value: Any) -> Any:
@@ -43,6 +44,8 @@ class Strict(BaseModel):
     """A request object: no coercion of types, no NaN or infinity; unknown names are the field table's business."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+
+    other_defaults: ClassVar[frozenset[str]] = frozenset()  # names of fields.REFUSED whose default would not hold here
 
 
 def _is_on(value: bool) -> bool:
@@ -182,7 +185,7 @@ class PromptScoreFields(Strict):
 class SamplingFields(DrawingFields):
     """The fields that chat and completions share."""
 
-    max_tokens: Whole | None = Field(None, ge=0, lt=2**31)
+    max_tokens: Whole | None = Field(None, ge=WHAT_FITS, lt=2**31, description="-1 asks for what fits")
     n: Whole | None = Field(None, ge=1, le=128)
     stream_options: StreamOptions | None = None
     metadata: dict[str, Any] | None = Field(None, description="For the client's own books")

@@ -109,7 +109,9 @@ def test_fields_at_their_default_are_fine(http: httpx.Client, name: str, value: 
         ({"min_p": 2}, "min_p"),
         ({"n": 0}, "n"),
         ({"n": 10**40}, "n"),
-        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": -2}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_completion_tokens": -2}, "max_completion_tokens"),
         ({"max_tokens": "12"}, "max_tokens"),
         ({"presence_penalty": 2.1}, "presence_penalty"),
         ({"frequency_penalty": -2.1}, "frequency_penalty"),
@@ -362,6 +364,37 @@ def test_an_address_that_is_like_none_of_ours_gets_no_advice(http: httpx.Client)
 def test_a_field_of_another_server_names_ours(http: httpx.Client) -> None:
     for name, value, ours in (("n_predict", 5, "max_tokens"), ("format", "json", "response_format")):
         assert f"use {ours}" in fault(http.post("/v1/chat/completions", json={**GOOD, name: value}))["message"]
+
+
+def test_a_default_elsewhere_that_is_none_here_is_refused_with_what_to_write(http: httpx.Client) -> None:
+    """llama.cpp's n_predict means the end, which chats go to by themselves and completions do not."""
+    answer = http.post("/v1/completions", json={"prompt": "x", "n_predict": -1})
+    assert (answer.status_code, fault(answer)["param"]) == (400, "n_predict")
+    assert "use max_tokens, of which -1" in fault(answer)["message"]
+    assert http.post("/v1/completions", json={"prompt": "x", "n_predict": None}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "limit"),
+    [
+        ("/v1/completions", {"prompt": [97], "max_tokens": -1}, 2047),
+        ("/v1/completions", {"prompt": [97], "max_tokens": -1.0}, 2047),
+        ("/v1/chat/completions", {**GOOD, "max_tokens": -1}, 2030),
+        ("/v1/chat/completions", {**GOOD, "max_completion_tokens": -1, "max_tokens": 9}, 9),
+        ("/v1/chat/completions", {**GOOD, "max_completion_tokens": 9, "max_tokens": -1}, 9),
+        ("/v1/chat/completions", {**GOOD, "max_completion_tokens": -1, "max_tokens": -1}, 2030),
+        ("/v1/responses", {"input": "hi", "max_output_tokens": -1}, 2030),
+    ],
+)
+def test_minus_one_token_is_what_fits(plain: Any, path: str, fields: dict[str, Any], limit: int) -> None:
+    with plain.http() as http:
+        assert http.post(path, json=fields).status_code == 200
+    assert plain.engine.submissions[-1].params.max_tokens == limit
+
+
+def test_what_fits_is_not_in_a_prompt_that_leaves_no_room(http: httpx.Client) -> None:
+    answer = http.post("/v1/completions", json={"prompt": [97] * 2048, "max_tokens": -1})
+    assert (answer.status_code, fault(answer)["code"]) == (400, "context_length_exceeded")
 
 
 def test_one_wrong_tool_is_one_fault_in_words_that_clients_know(http: httpx.Client) -> None:
