@@ -17,7 +17,8 @@ from .openapi_answers import ANSWERS, ERROR, EVENT
 
 _REFERENCE = "#/components/schemas/{model}"
 _ADMIN = "/admin/"
-_PUBLIC = ("/health", "/metrics")  # ask for no key
+_PROBES = ("/health", "/livez", "/readyz")
+_PUBLIC = (*_PROBES, "/metrics")  # ask for no key
 _METHODS = ("get", "put", "post", "delete", "patch")
 
 _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
@@ -109,8 +110,8 @@ def _complete(path: str, method: str, operation: dict[str, Any], schemas: dict[s
     _describe_success(f"{method.upper()} {path}", responses[success], "stream" in (body or {}).get("properties", {}))
     for status in sorted(_errors(method, operation, body is not None, is_public, is_admin)):
         answer = _error(status)
-        if path == "/health":
-            answer["content"]["application/json"]["schema"] = ANSWERS["GET /health"]
+        if path in _PROBES:
+            answer["content"]["application/json"]["schema"] = ANSWERS[f"GET {path}"]
         responses[str(int(status))] = answer
     for response in responses.values():
         response["headers"] = {**response.get("headers", {}), **_REQUEST_ID}

@@ -127,6 +127,8 @@ ANSWERS: Mapping[str, Schema] = MappingProxyType(
         ),
         "POST /detokenize": _object({"prompt": _STRING}),
         "GET /health": _HEALTH,
+        "GET /livez": _HEALTH,
+        "GET /readyz": _HEALTH,
         "GET /admin/state": _object({"server": _SERVER, "engine": _OBJECT}),
         "POST /admin/drain": _SERVER,
         "POST /admin/cache/reset": _object({"freed_blocks": _COUNT, "kept_blocks": _COUNT, "cached_blocks": _COUNT}),

@@ -1,4 +1,4 @@
-"""`GET /health`, `GET /metrics`, `GET /admin/state`, `POST /admin/drain`, `POST /admin/cache/reset`."""
+"""`GET /health`, `/livez`, `/readyz`, `/metrics`, `GET /admin/state`, `POST /admin/drain`, `POST /admin/cache/reset`."""
 
 from __future__ import annotations
 
@@ -38,15 +38,30 @@ async def _read(request: Request, schema: type[SchemaT]) -> SchemaT:
 
 @router.head("/health", include_in_schema=False)
 @router.get("/health")
-async def health(request: Request) -> Response:
+@router.head("/readyz", include_in_schema=False)
+@router.get("/readyz")
+async def ready(request: Request) -> Response:
     """200 while the engine makes progress or is idle; 503 when it is stuck, and when the server takes no new work."""
+    health = _health(request)
+    return json_response(health, status=200 if health["status"] == "ok" else 503)
+
+
+@router.head("/livez", include_in_schema=False)
+@router.get("/livez")
+async def alive(request: Request) -> Response:
+    """503 when the engine is stuck, so that only a new process helps; 200 else, also while the server drains."""
+    health = _health(request)
+    return json_response(health, status=503 if health["status"] == "stuck" else 200)
+
+
+def _health(request: Request) -> dict[str, object]:
     service = service_of(request)
     engine = service.engine.health()
     if not engine.ok:
-        return json_response({"status": "stuck", "reason": engine.reason}, status=503)
+        return {"status": "stuck", "reason": engine.reason}
     if service.bridge.draining:
-        return json_response({"status": "draining", "reason": "the server is shutting down"}, status=503)
-    return json_response({"status": "ok"})
+        return {"status": "draining", "reason": "the server is shutting down"}
+    return {"status": "ok"}
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

@@ -108,7 +108,8 @@ def test_keys_may_hold_any_character(start: Any) -> None:
 def test_a_probe_may_use_head(start: Any) -> None:
     live = start()
     with live.http() as http:
-        assert (http.head("/health").status_code, http.head("/health").content) == (200, b"")
+        for path in ("/health", "/livez", "/readyz"):
+            assert (http.head(path).status_code, http.head(path).content) == (200, b"")
 
 
 def test_no_redirect_leads_a_request_elsewhere(start: Any) -> None:
@@ -121,10 +122,13 @@ def test_no_redirect_leads_a_request_elsewhere(start: Any) -> None:
 def test_health_follows_the_engine(start: Any) -> None:
     live = start()
     with live.http() as http:
-        assert http.get("/health").json() == {"status": "ok"}
+        for path in ("/health", "/livez", "/readyz"):
+            assert (http.get(path).status_code, http.get(path).json()) == (200, {"status": "ok"})
         live.engine.health_now.ok, live.engine.health_now.reason = False, "no step finished for 31 s"
-        stuck = http.get("/health")
-    assert (stuck.status_code, stuck.json()["reason"]) == (503, "no step finished for 31 s")
+        live.service.bridge.draining = True  # what is stuck ends no drain either
+        for path in ("/health", "/livez", "/readyz"):
+            stuck = http.get(path)
+            assert (stuck.status_code, stuck.json()["reason"]) == (503, "no step finished for 31 s")
 
 
 def test_request_ids_metrics_and_a_log_without_prompts(start: Any, caplog: pytest.LogCaptureFixture) -> None:

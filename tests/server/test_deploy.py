@@ -58,6 +58,19 @@ def test_a_pod_starts_beside_its_own_service(manifests: dict[str, Any]) -> None:
     assert parse(container["args"])["kv_memory"] == 4 * 2**30
 
 
+def test_a_pod_that_drains_takes_no_requests_and_is_not_taken_for_dead(manifests: dict[str, Any], start: Any) -> None:
+    (container,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
+    paths = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")}
+    live = start()
+    with live.http() as http:
+        assert {http.get(path).status_code for path in paths.values()} == {200}
+        assert http.post("/admin/drain").status_code == 202
+        assert http.get(paths["readiness"]).status_code == 503
+        assert http.get(paths["liveness"]).status_code == 200
+        live.engine.health_now.ok = False
+        assert http.get(paths["liveness"]).status_code == 503
+
+
 def test_supervisors_wait_for_running_streams(manifests: dict[str, Any]) -> None:
     pod = manifests["Deployment"]["spec"]["template"]["spec"]
     before = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]

@@ -158,7 +158,9 @@ def test_drain_finishes_streams_and_refuses_new_requests(start: Any, script: Any
         assert (answer.status_code, answer.json()["draining"], answer.json()["requests"]) == (202, True, 1)
         refused = http.post("/v1/chat/completions", json={**GOOD, "stream": True})
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
-        assert http.get("/health").status_code == 503
+        probes = {path: http.get(path) for path in ("/health", "/readyz", "/livez")}
+        assert [probe.status_code for probe in probes.values()] == [503, 503, 200]  # a restart would end the stream
+        assert {probe.json()["status"] for probe in probes.values()} == {"draining"}
         text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
         assert text == "word " * 20
         assert eventually(lambda: http.get("/admin/state").json()["server"]["requests"] == 0)
