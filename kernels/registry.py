@@ -30,7 +30,8 @@ def create_backend(name: str | None = None, threads: int | None = None) -> Backe
     name = default_backend() if name is None else name
     if name not in BACKENDS:
         raise ConfigError(f"backend {name!r} is not known (known: {', '.join(sorted(BACKENDS))})")
-    if name == "cpu" and not has_native_module():
+    native = has_native_module()  # whatever the backend: one of another version is in the way of all
+    if name == "cpu" and not native:
         raise ConfigError("backend 'cpu' needs the native module, which was not built: install with a C++20 compiler")
     module, factory = BACKENDS[name].split(":")
     return cast("BackendFactory", getattr(import_module(f".{module}", __package__), factory))(threads)
@@ -49,5 +50,6 @@ def default_backend() -> str:
 
 
 def has_native_module() -> bool:
-    """Whether the compiled module is there. One that is there and cannot be loaded is an error, not an absence."""
+    """Whether the compiled module is there. One that is there and cannot be loaded, or is of another version, is a
+    StartError, not an absence."""
     return find_spec(_NATIVE, __package__) is not None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Protocol
 
+from ...kernels.registry import has_native_module
 from . import ngram_index
 from .contract import Capabilities, Committed, Draft, DraftContext, RequestView, Score, Scores, Target
 from .ngram_index import MAX_DRAFT, MAX_MATCH, MAX_ORDER, NUM_GRADES, RESUMES, draft_grades
@@ -165,8 +166,7 @@ _GRADES: tuple[tuple[tuple[int, ...], ...], ...] = tuple(
 
 def create(target: Target, resources: Resources) -> NgramSpeculator:
     """Serves every target. Takes the native index where it was built."""
-    try:
-        native = import_module("...kernels.cpu._ops", __package__)
-    except ImportError:
+    if not has_native_module():
         return NgramSpeculator(ngram_index.NgramIndex, PYTHON_TOKENS_PER_SECOND)
+    native = import_module("...kernels.cpu._ops", __package__)
     return NgramSpeculator(native.NgramIndex, TOKENS_PER_SECOND)

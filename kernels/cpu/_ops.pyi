@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from ..backend import DrawRequest, Ints
 from ..sampling import Draw, DrawFault
 
+built_from: dict[str, str]  # source to digest; see stamp.py
+
 # --- matrix products (bind_linear.cpp) ---
 
 class PackedMatrix:

@@ -1,4 +1,4 @@
-"""`GET /health`, `/livez`, `/readyz`, `/metrics`, `GET /admin/state`, `POST /admin/drain`, `POST /admin/cache/reset`."""
+"""`GET /health`, `/livez`, `/readyz`, `/metrics` and `/admin/state`; `POST /admin/drain` and `/admin/cache/reset`."""
 
 from __future__ import annotations
 

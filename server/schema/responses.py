@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -21,6 +21,9 @@ _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512  # OpenAI's limits of `metadata`
 
 def _as_items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+
+_Limit: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)] | Literal[-1] | None
 
 
 def _limit(value: Any) -> Any:
@@ -89,7 +92,7 @@ class ResponseRequest(DrawingFields, BudgetFields):
     metadata: dict[str, str] | None = None
     max_output_tokens: Annotated[
         Annotated[Whole, Field(ge=1, lt=2**31)] | None,
-        BeforeValidator(_limit, json_schema_input_type=Annotated[int, Field(ge=1, lt=2**31)] | Literal[-1] | None),
+        BeforeValidator(_limit, json_schema_input_type=_Limit),
     ] = Field(None, description="-1 asks for what fits, as null does")
     include: list[str] | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=20)
