@@ -355,7 +355,8 @@ class EngineCore:
     # --- endings ---------------------------------------------------------------------------------------------------
 
     def _fail(self, request: ActiveRequest, error: RequestError) -> None:
-        _log.error("request %s ended: %s", request.submission.request_id, error.message)
+        request_id = request.submission.request_id
+        _log.error("request %s ended: %s", request_id, error.message, extra={"fields": {"choice_id": request_id}})
         self._end(request, Output(finish=self._error_finish(request, error)))
 
     @staticmethod
@@ -385,7 +386,9 @@ class EngineCore:
         if tracked.report.algorithms and _log.isEnabledFor(logging.INFO):
             rates = [f"{1000 * rate:.2f}" if rate is not None else "unknown" for rate in governor.rates]
             view = f"governor {governor.name}: ms per token plain {rates[0]}, speculative {rates[1]}"
-            _log.info("request %s: speculation by %s; %s", request.request_id, tracked.report.line(), view)
+            about = {"choice_id": request.request_id, "speculation": tracked.report.as_dict()}
+            line = tracked.report.line()
+            _log.info("request %s: speculation by %s; %s", request.request_id, line, view, extra={"fields": about})
         if tracked.wishes.report:
             report = {**tracked.report.as_dict(), "declined": tracked.declined}
             report["governor"] = {"name": governor.name, **governor.snapshot()}

@@ -394,7 +394,8 @@ class Engine:
             try:
                 submission.deliver(output)
             except Exception:  # noqa: BLE001  (part of the last guard: a listener must not end other requests)
-                _log.exception("the outputs of request %s could not be delivered", submission.request_id)
+                about = {"choice_id": submission.request_id}
+                _log.exception("the outputs of request %s failed", submission.request_id, extra={"fields": about})
         return self._bell
 
     def _close(self, submission: Submission) -> None:

@@ -147,7 +147,7 @@ def _measure(resources: Resources) -> None:
     resources.cost.fill(measured.decode, measured.prefill)
     for kind, points in (("decode", measured.decode), ("prefill", measured.prefill)):
         shown = ", ".join(f"{rows}: {1000 * points[rows]:.1f}" for rows in sorted(points))
-        _log.info("%s cost, rows: milliseconds: %s", kind, shown)
+        _log.info("%s cost, rows: milliseconds: %s", kind, shown or "not measured")
     on = "the whole program" if measured.layers is None else f"{measured.layers} layers and the head"
     _log.info("costs measured in %.2f s: %d steps of %s", measured.seconds, measured.num_steps, on)
 

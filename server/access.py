@@ -11,7 +11,8 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .http_metrics import HttpMetrics
-from .visit import Visit, begin_visit
+from .logs import fields
+from .visit import NOBODY, Visit, begin_visit
 
 _log = logging.getLogger("surefoot.access")
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -61,6 +62,11 @@ def _write_line(scope: Scope, status: int, seconds: float, visit: Visit) -> None
     _log.info(
         "%s %s %s %d %.1fms %s %s",
         client[0], scope["method"], path, status, seconds * 1e3, visit.request_id, visit.tenant,
+        extra=fields(
+            client=client[0], method=scope["method"], path=path, status=status, duration_ms=round(seconds * 1e3, 1),
+            request_id=visit.request_id, response_id=visit.response_id,
+            key=None if visit.tenant == NOBODY else visit.tenant,
+        ),
     )  # fmt: skip
 
 

@@ -241,6 +241,8 @@ class Bridge:
         self.admit(count)
         visit = current_visit()
         allowance, trace = (None, None) if visit is None else (visit.allowance, visit.trace)
+        if visit is not None:
+            visit.response_id = request_id
         generation = Generation(self, request_id, count, allowance, trace)
         if allowance is not None:
             allowance.num_choices += count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from .bench.command import bench
 from .console import say, unwritable
 from .foreign import check_command, check_environment, check_flags
 from .limits import KeyLimits
+from .logs import JSON, asked_format, begin_logs
 from .settings import (
     EmbeddingSettings,
     EngineSettings,
@@ -95,11 +97,13 @@ def serve(
     spec_governor: flags.SpecGovernor = "cost",
     spec_max_batch: flags.SpecMaxBatch = 1,
     draft_model: flags.DraftModel = None,
+    log_format: flags.LogFormat = "text",
 ) -> None:
     """Serve MODEL over HTTP."""
     from .cors import checked_origins
     from .run import run
 
+    begin_logs(log_format)
     given = server_keys(keys("--api-key", api_key), api_key_file, keys("--admin-key", admin_key), admin_key_file)
     for warning in given.warnings:
         _warn(warning)
@@ -165,7 +169,7 @@ def known_variables() -> list[str]:
 
 
 def _warn(text: str) -> None:
-    say(f"surefoot: warning: {text}")
+    say(text, logging.WARNING)
 
 
 def _one_line(error: StartError | TyperException) -> str:
@@ -176,6 +180,8 @@ def _one_line(error: StartError | TyperException) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the console script."""
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if given[0] == "serve" and asked_format(given, os.environ) == JSON:
+        begin_logs(JSON)
     try:
         check_command(given[0], _group().commands)
         check_flags(given)
@@ -184,16 +190,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = app(args=given, prog_name="surefoot", standalone_mode=False)
         sys.stdout.flush()
     except (StartError, TyperException) as error:
-        say(f"surefoot: {_one_line(error)}")
+        say(_one_line(error), logging.ERROR)
         raise SystemExit(2) from None
     except MemoryError:
-        say("surefoot: not enough memory for this model with these settings")
+        say("not enough memory for this model with these settings", logging.ERROR)
         raise SystemExit(2) from None
     except OSError as error:
         reason = unwritable(error)
         if reason is None:
             raise
         if reason:
-            say(f"surefoot: {reason}")
+            say(reason, logging.ERROR)
         raise SystemExit(1) from None
     raise SystemExit(code or 0)

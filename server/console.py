@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import sys
 
+from .logs import writes_json
 
-def say(text: str) -> None:
-    """Lines on stderr, or nowhere."""
+_PREFIXES = {logging.WARNING: "surefoot: warning: ", logging.ERROR: "surefoot: "}
+_log = logging.getLogger("surefoot.server")
+
+
+def say(text: str, level: int = logging.INFO) -> None:
+    """Lines on stderr, or nowhere. Where a log of JSON goes there, they are part of it."""
+    if writes_json():
+        for line in text.splitlines():
+            _log.log(level, "%s", line.strip())
+        return
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print(_PREFIXES.get(level, "") + text, file=sys.stderr, flush=True)
 
 
 def unwritable(error: OSError) -> str | None:

@@ -36,12 +36,11 @@ def run(settings: Settings) -> None:
     """Serves until a signal. The port is taken before the model is loaded, so that a busy one fails at once."""
     started = time.perf_counter()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with _bound(settings.http) as listener:
         with _ended_by_sigterm():
             service, banner = launch(settings, settings.model or default_model(say))
         if service.gate.is_open and not settings.http.is_loopback:
-            say(f"surefoot: warning: no --api-key: whoever reaches {settings.http.host} may use and administrate it")
+            say(f"no --api-key: whoever reaches {settings.http.host} may use and administrate it", logging.WARNING)
         address = f"http://{_printable(settings.http.host)}:{listener.getsockname()[1]}"
 
         def announce() -> None:

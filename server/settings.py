@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -282,6 +282,10 @@ DrainTimeout = Annotated[
     typer.Option(
         "--drain-timeout", envvar="SUREFOOT_DRAIN_TIMEOUT", min=0, help="Seconds running streams get at shutdown."
     ),
+]
+LogFormat = Annotated[
+    Literal["text", "json"],
+    typer.Option("--log-format", envvar="SUREFOOT_LOG_FORMAT", help="Lines for people, or one JSON object a line."),
 ]
 
 Spec = Annotated[

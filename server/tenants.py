@@ -14,7 +14,7 @@ from fastapi import Request
 from ..kernels.errors import RequestError
 from .api_keys import ApiKey
 from .limits import UNLIMITED, Allowance, KeyLimits
-from .visit import current_visit
+from .visit import NOBODY, current_visit
 
 _SALT_BYTES = 16
 _READING = ("GET", "HEAD", "OPTIONS", "DELETE")  # cost nothing worth a limit
@@ -46,7 +46,7 @@ class Gate:
         keys = [ApiKey(key) if isinstance(key, str) else key for key in api_keys]
         self._tenants = {self._digest(key.secret.encode()): _tenant(key, limits) for key in keys}
         self._admin = None if admin_key is None else self._digest(admin_key.encode())
-        self._anyone = Tenant("-", _derived(b"", b"prefix cache"), Allowance(limits))
+        self._anyone = Tenant(NOBODY, _derived(b"", b"prefix cache"), Allowance(limits))
 
     def _digest(self, key: bytes) -> bytes:
         return hmac.new(self._pepper, key, hashlib.sha256).digest()

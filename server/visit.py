@@ -12,6 +12,8 @@ from typing import Protocol
 from ..engine.request import Finish
 from .limits import Allowance
 
+NOBODY = "-"  # what logs call who sends no key
+
 
 class Trace(Protocol):
     """Watches what a request's choices do in the engine."""
@@ -28,11 +30,12 @@ class Trace(Protocol):
 class Visit:
     """See the module."""
 
-    __slots__ = ("_allowance", "_counted", "request_id", "tenant", "trace")
+    __slots__ = ("_allowance", "_counted", "request_id", "response_id", "tenant", "trace")
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
-        self.tenant = "-"  # what logs call the holder of its key, once that is known
+        self.response_id: str | None = None  # by which the engine's lines name it, once it is there
+        self.tenant = NOBODY  # what logs call the holder of its key, once that is known
         self.trace: Trace | None = None
         self._allowance: Allowance | None = None
         self._counted = False

@@ -198,7 +198,8 @@ class Arming:
     def _note_disarmed(
         self, sequence: SpeculativeSequence, tracked: Tracked, speculator: Speculator, kind: str, fault: str
     ) -> None:
-        _log.error("request %s: speculation is disarmed: %s", sequence.request_id, fault)
+        about = {"choice_id": sequence.request_id}
+        _log.error("request %s: speculation is disarmed: %s", sequence.request_id, fault, extra={"fields": about})
         self.counts.disarmed[kind] += 1
         tracked.disarmed.add(speculator.capabilities.name)
         if not tracked.armed:

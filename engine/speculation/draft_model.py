@@ -281,6 +281,7 @@ class DraftModelSpeculator:
             state.request.request_id,
             position,
             len(state.tokens),
+            extra={"fields": {"choice_id": state.request.request_id}},
         )
         self.close(state)
         state.tokens.clear()

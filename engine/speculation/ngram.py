@@ -136,6 +136,7 @@ class NgramSpeculator:
             state.request.request_id,
             position,
             len(state.index),
+            extra={"fields": {"choice_id": state.request.request_id}},
         )
         state.index = self._new_index(state.request.max_length)
 
