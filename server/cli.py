@@ -17,7 +17,7 @@ from .. import __version__
 from ..engine.speculation.policy import SpeculationPolicy
 from ..kernels.errors import StartError
 from . import settings as flags
-from .api_keys import server_keys
+from .api_keys import KeySource
 from .bench.command import bench
 from .console import say, unwritable
 from .foreign import check_command, check_environment, check_flags
@@ -104,7 +104,8 @@ def serve(
     from .run import run
 
     begin_logs(log_format)
-    given = server_keys(keys("--api-key", api_key), api_key_file, keys("--admin-key", admin_key), admin_key_file)
+    source = KeySource(keys("--api-key", api_key), api_key_file, keys("--admin-key", admin_key), admin_key_file)
+    given = source.read()
     for warning in given.warnings:
         _warn(warning)
     origins = checked_origins(split_list(cors_origin), has_keys=bool(given.api))
@@ -117,6 +118,7 @@ def serve(
                 port=port,
                 api_keys=given.api,
                 admin_key=given.admin,
+                key_source=source,
                 key_limits=KeyLimits(key_at_once, key_per_minute),
                 cors_origins=origins,
                 otel=otel,

@@ -41,6 +41,16 @@ class Allowance:
         self.num_requests = 0
         self.num_choices = 0
 
+    def change(self, limits: KeyLimits) -> None:
+        """Other limits from now on. What was used of a rate stays used; what is open stays open."""
+        if self.limits.per_minute is not None:
+            self._refill(self.limits.per_minute)
+        if limits.per_minute is not None:
+            full = float(limits.per_minute)
+            self._left = full if self.limits.per_minute is None else min(self._left, full)
+            self._filled_at = self._clock()
+        self.limits = limits
+
     def enter(self) -> None:
         """Counts a request in, or raises RequestError 429 and counts nothing. Each `enter` needs its `leave`."""
         if self.limits.at_once is not None and self.num_requests >= self.limits.at_once:

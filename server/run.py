@@ -21,6 +21,7 @@ from .app import create_app
 from .connection import BoundedConnection
 from .console import say
 from .default_model import default_model
+from .key_reload import KeyReload
 from .launch import launch
 from .service import Service
 from .settings import HttpSettings, Settings
@@ -36,7 +37,8 @@ def run(settings: Settings) -> None:
     """Serves until a signal. The port is taken before the model is loaded, so that a busy one fails at once."""
     started = time.perf_counter()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    with _bound(settings.http) as listener:
+    reload = KeyReload(settings.http.key_source)
+    with _bound(settings.http) as listener, reload.on_hangup():
         with _ended_by_sigterm():
             service, banner = launch(settings, settings.model or default_model(say))
         if service.gate.is_open and not settings.http.is_loopback:
@@ -46,7 +48,7 @@ def run(settings: Settings) -> None:
         def announce() -> None:
             say("\n".join([*banner, f"listening on {address} ({time.perf_counter() - started:.1f} s)"]))
 
-        server = DrainingServer(_config(service), service, announce)
+        server = DrainingServer(_config(service), service, announce, reload)
         settle()
         server.run(sockets=[listener])
 
@@ -112,10 +114,13 @@ class DrainingServer(uvicorn.Server):
     """Uvicorn's server, ended in steps: the first signal drains while new requests get 503, the second cuts what still
     runs, the third does not wait for anything."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Service, on_ready: Callable[[], None], reload: KeyReload
+    ) -> None:
         super().__init__(config)
         self._service = service
         self._on_ready = on_ready
+        self._reload = reload
         self._loop: asyncio.AbstractEventLoop | None = None
         self._num_signals = 0
 
@@ -124,6 +129,7 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._on_ready()
+            self._reload.attach(self._service)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Signal handler of SIGINT and SIGTERM."""

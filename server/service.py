@@ -20,7 +20,7 @@ from .ports import ChatTemplate, Engine, Tokenizer
 from .prompts import Prompter
 from .responses.store import ResponseStore
 from .settings import HttpSettings
-from .tenants import Gate
+from .tenants import Gate, Keyring
 
 if TYPE_CHECKING:  # an extra, which need not be installed
     from .tracing import Tracing
@@ -71,7 +71,7 @@ class Service:
         chat = None if template is None else ChatFormat(template, tokenizer, settings.tool_parser)
         self.prompter = Prompter(tokenizer, chat, model.max_context)
         self.bridge = Bridge(engine, settings.max_requests)
-        self.responses = ResponseStore(settings.stored_bytes, settings.stored_responses, max(len(settings.api_keys), 1))
+        self.responses = ResponseStore(settings.stored_bytes, settings.stored_responses, self.gate.salts)
         self.body_budget = BodyBudget(_BODIES_AT_ONCE * settings.max_body_bytes)
         self._drain: asyncio.Task[None] | None = None  # kept: the loop holds tasks weakly
 
@@ -79,6 +79,12 @@ class Service:
     def is_local(self) -> bool:
         """Whether the server is meant for this machine only, and asks nobody there for a key."""
         return self.gate.is_open and self.settings.is_loopback
+
+    def change_keys(self, ring: Keyring) -> str:
+        """Other keys from now on; see Gate.change. What was stored for those that are gone is forgotten."""
+        change = self.gate.change(ring)
+        self.responses.share(self.gate.salts)
+        return change
 
     def start_drain(self, deadline_s: float) -> asyncio.Task[None]:
         """Refuses new requests from now on; the task ends when the running ones have, or were ended at the deadline."""

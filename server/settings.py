@@ -19,6 +19,7 @@ from ..engine.speculation.contract import MAX_WINDOW
 from ..engine.speculation.policy import DEFAULT_POLICY, SpeculationPolicy
 from ..kernels.errors import ConfigError
 from .api_keys import ApiKey as SecretKey
+from .api_keys import KeySource
 from .limits import UNLIMITED, KeyLimits
 
 _UNITS = {
@@ -51,6 +52,7 @@ class HttpSettings:
     port: int = 8000
     api_keys: tuple[str | SecretKey, ...] = field(default=(), repr=False)
     admin_key: str | None = field(default=None, repr=False)
+    key_source: KeySource = field(default_factory=KeySource)  # where both were read, and are again on SIGHUP
     key_limits: KeyLimits = UNLIMITED  # of every key that has none of its own; without keys, of all clients together
     cors_origins: tuple[str, ...] = ()  # pages that may use the server from a browser
     max_requests: int = 256  # choices running and waiting; more is 429
@@ -205,7 +207,11 @@ ApiKey = Annotated[
 AdminKey = Annotated[str | None, typer.Option("--admin-key", envvar="SUREFOOT_ADMIN_KEY", help="Key for /admin.")]
 ApiKeyFile = Annotated[
     Path | None,
-    typer.Option("--api-key-file", envvar="SUREFOOT_API_KEY_FILE", help="File of keys: KEY [NAME] [limits] per line."),
+    typer.Option(
+        "--api-key-file",
+        envvar="SUREFOOT_API_KEY_FILE",
+        help="File of keys: KEY [NAME] [limits] per line; SIGHUP rereads it.",
+    ),
 ]
 AdminKeyFile = Annotated[
     Path | None, typer.Option("--admin-key-file", envvar="SUREFOOT_ADMIN_KEY_FILE", help="File with the admin key.")

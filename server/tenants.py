@@ -6,8 +6,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from fastapi import Request
 
@@ -37,24 +37,53 @@ def _derived(key: bytes, message: bytes) -> bytes:
     return hmac.new(key, message, hashlib.sha256).digest()[:_SALT_BYTES]
 
 
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """Whom a gate lets in, by digests."""
+
+    tenants: Mapping[bytes, Tenant] = field(repr=False)
+    admin: bytes | None = field(repr=False)
+
+
 class Gate:
     """Checks keys: the digest of what was sent against the digest of every key, each in constant time, so that neither
     order nor length nor prefix leaks."""
 
     def __init__(self, api_keys: Sequence[str | ApiKey], admin_key: str | None, limits: KeyLimits = UNLIMITED) -> None:
         self._pepper = secrets.token_bytes(32)
-        keys = [ApiKey(key) if isinstance(key, str) else key for key in api_keys]
-        self._tenants = {self._digest(key.secret.encode()): _tenant(key, limits) for key in keys}
-        self._admin = None if admin_key is None else self._digest(admin_key.encode())
+        self._limits = limits
+        self._ring = self.ring(api_keys, admin_key)
         self._anyone = Tenant(NOBODY, _derived(b"", b"prefix cache"), Allowance(limits))
 
     def _digest(self, key: bytes) -> bytes:
         return hmac.new(self._pepper, key, hashlib.sha256).digest()
 
+    def ring(self, api_keys: Sequence[str | ApiKey], admin_key: str | None) -> Keyring:
+        """These keys, for `change`. Any thread may make it, and thousands of keys take a while."""
+        keys = [ApiKey(key) if isinstance(key, str) else key for key in api_keys]
+        tenants = {self._digest(key.secret.encode()): _tenant(key, self._limits) for key in keys}
+        return Keyring(tenants, None if admin_key is None else self._digest(admin_key.encode()))
+
+    def change(self, ring: Keyring) -> str:
+        """Other keys from now on. Says what is different.
+
+        A key that stays keeps what it has used of its limits, also where these have changed. Requests of one that is
+        gone have been let in and are finished.
+        """
+        before, self._ring = self._ring, Keyring(_continued(self._ring.tenants, ring.tenants), ring.admin)
+        added, removed = ring.tenants.keys() - before.tenants.keys(), before.tenants.keys() - ring.tenants.keys()
+        admin = "as before" if ring.admin == before.admin else "changed"
+        return f"API keys: {len(ring.tenants)} ({len(added)} new, {len(removed)} removed); admin key: {admin}"
+
+    @property
+    def salts(self) -> Collection[bytes]:
+        """Of all tenants."""
+        return frozenset(tenant.salt for tenant in self._ring.tenants.values()) or (self._anyone.salt,)
+
     @property
     def is_open(self) -> bool:
         """Whether anybody may use and administrate the server."""
-        return not self._tenants and self._admin is None
+        return not self._ring.tenants and self._ring.admin is None
 
     def tenant(self, request: Request) -> Tenant:
         """The request's tenant. RequestError 401 without a valid key; 429 for work beyond the key's limits."""
@@ -65,11 +94,11 @@ class Gate:
         return tenant
 
     def _known(self, request: Request) -> Tenant:
-        if not self._tenants:
+        if not self._ring.tenants:
             return self._anyone
         sent, found = _bearer(request), None
         digest = self._digest(sent)
-        for key, tenant in self._tenants.items():
+        for key, tenant in self._ring.tenants.items():
             if hmac.compare_digest(key, digest):
                 found = tenant
         if found is None:
@@ -78,8 +107,8 @@ class Gate:
 
     def admin(self, request: Request) -> None:
         """RequestError unless the request may administrate: with the admin key, or on a server without any keys."""
-        if self._admin is None:
-            if self._tenants:
+        if self._ring.admin is None:
+            if self._ring.tenants:
                 raise RequestError(
                     "Administration is off: the server was started without --admin-key",
                     code="admin_disabled",
@@ -88,8 +117,18 @@ class Gate:
                 )
             return
         sent = _bearer(request)
-        if not hmac.compare_digest(self._admin, self._digest(sent)):
+        if not hmac.compare_digest(self._ring.admin, self._digest(sent)):
             raise _unauthorized(sent, "admin")
+
+
+def _continued(before: Mapping[bytes, Tenant], now: Mapping[bytes, Tenant]) -> dict[bytes, Tenant]:
+    """The tenants of now, with the allowances that they had before."""
+    tenants = dict(now)
+    for digest in before.keys() & now.keys():
+        allowance = before[digest].allowance
+        allowance.change(now[digest].allowance.limits)
+        tenants[digest] = replace(now[digest], allowance=allowance)
+    return tenants
 
 
 def _tenant(key: ApiKey, limits: KeyLimits) -> Tenant:

@@ -23,7 +23,8 @@ class Process:
         command = [sys.executable, "-m", "surefoot.server", "serve", str(model), "--port", "0"]
         started = time.monotonic()
         with log.open("w") as sink:
-            self.popen = subprocess.Popen([*command, "--kv-memory", str(kv_memory), *flags], stderr=sink)
+            command += ["--kv-memory", str(kv_memory), *flags]
+            self.popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=sink)
         while "listening on " not in (text := log.read_text()):
             assert self.popen.poll() is None, text
             time.sleep(0.01)

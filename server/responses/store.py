@@ -7,6 +7,7 @@ not copied: it lives as long as a later one needs it, even where it can no longe
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -102,6 +103,14 @@ class Shelf:
         stored.is_listed = True
         self._listed[stored.id] = stored
         self._by_item.update(dict.fromkeys(stored.item_ids, stored))
+        self._shrink()
+
+    def resize(self, max_bytes: int, max_count: int) -> None:
+        """Another room from now on."""
+        self._max_bytes, self._max_count = max_bytes, max_count
+        self._shrink()
+
+    def _shrink(self) -> None:
         while self.num_bytes > self._max_bytes or len(self._listed) > self._max_count:
             self.remove(next(iter(self._listed)))
 
@@ -139,12 +148,21 @@ class Shelf:
 class ResponseStore:
     """A shelf per tenant, of equal sizes."""
 
-    def __init__(self, max_bytes: int, max_count: int, num_tenants: int) -> None:
-        """No bytes: nothing is kept."""
+    def __init__(self, max_bytes: int, max_count: int, salts: Collection[bytes]) -> None:
+        """`salts`: the tenants'. No bytes: nothing is kept."""
         self.keeps = max_bytes > 0
-        self._max_bytes = max_bytes // num_tenants
-        self._max_count = max(max_count // num_tenants, 1)
+        self._all_bytes = max_bytes
+        self._all_count = max_count
         self._shelves: dict[bytes, Shelf] = {}
+        self.share(salts)
+
+    def share(self, salts: Collection[bytes]) -> None:
+        """These tenants have a shelf from now on, and nobody else."""
+        self._salts = salts
+        self._share = self._all_bytes // len(salts), max(self._all_count // len(salts), 1)
+        self._shelves = {salt: shelf for salt, shelf in self._shelves.items() if salt in salts}
+        for shelf in self._shelves.values():
+            shelf.resize(*self._share)
 
     def state(self) -> dict[str, int]:
         """What is kept, of all tenants."""
@@ -153,6 +171,8 @@ class ResponseStore:
 
     def shelf(self, tenant: Tenant) -> Shelf:
         """The tenant's responses."""
+        if tenant.salt not in self._salts:
+            return Shelf(0, 0)  # its key was removed while its request ran
         if tenant.salt not in self._shelves:
-            self._shelves[tenant.salt] = Shelf(self._max_bytes, self._max_count)
+            self._shelves[tenant.salt] = Shelf(*self._share)
         return self._shelves[tenant.salt]

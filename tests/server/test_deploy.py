@@ -81,6 +81,12 @@ def test_supervisors_wait_for_running_streams(manifests: dict[str, Any]) -> None
     assert seconds(dict(re.findall(r"^(\w+)=(.*)$", unit, re.MULTILINE))["TimeoutStopSec"]) > END_S
 
 
+def test_the_unit_has_keys_read_again() -> None:
+    unit = (DEPLOY / "systemd" / "surefoot.service").read_text()
+    assert re.findall(r"^ExecReload=(.*)$", unit, re.MULTILINE) == ["/bin/kill -HUP $MAINPID"]
+    assert re.search(r"^#Environment=SUREFOOT_API_KEY_FILE=/etc/", unit, re.MULTILINE)  # no copy
+
+
 def test_other_files_set_variables_that_are_read() -> None:
     compose = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())
     unit = (DEPLOY / "systemd" / "surefoot.service").read_text()

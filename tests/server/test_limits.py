@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.kernels.errors import ConfigError, RequestError
-from surefoot.server.api_keys import ApiKey, read_keys, server_keys
+from surefoot.server.api_keys import ApiKey, KeySource, read_keys
 from surefoot.server.limits import Allowance, KeyLimits
 from surefoot.server.settings import HttpSettings
 
@@ -131,7 +131,7 @@ def test_a_key_has_so_many_requests_at_once(start: Any, script: Any, eventually:
 
 def allowances(live: Any) -> list[Allowance]:
     gate = live.service.gate
-    return [tenant.allowance for tenant in (*gate._tenants.values(), gate._anyone)]
+    return [tenant.allowance for tenant in (*gate._ring.tenants.values(), gate._anyone)]
 
 
 def test_refused_failing_and_abandoned_requests_leave_nothing_behind(start: Any, script: Any, eventually: Any) -> None:
@@ -188,10 +188,11 @@ def test_an_engine_that_refuses_gives_the_choices_back(start: Any, script: Any) 
 
 def test_a_key_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    file.write_text("# ours\n\nsk-1\n  sk-2 alice at-once=4 per-minute=120\nsk-3 per-minute=5\n")
+    file.write_text("\ufeffsk-0\r\n# ours\n\nsk-1\n  sk-2 alice at-once=4 per-minute=120\nsk-3 per-minute=5\n")
     file.chmod(0o600)
     keys, warnings = read_keys("--api-key-file", file)
     assert keys == [
+        ApiKey("sk-0"),
         ApiKey("sk-1"),
         ApiKey("sk-2", "alice", KeyLimits(4, 120)),
         ApiKey("sk-3", None, KeyLimits(None, 5)),
@@ -238,10 +239,10 @@ def test_keys_that_contradict_each_other(tmp_path: Path) -> None:
         ([], tmp_path / "missing", [], None),
     ):
         with pytest.raises(ConfigError):
-            server_keys(api, api_file, admin, admin_file)
-    assert server_keys(["x"], two, [], None).api == (ApiKey("x"), ApiKey("a"), ApiKey("b"))
+            KeySource(api, api_file, admin, admin_file).read()
+    assert KeySource(["x"], two).read().api == (ApiKey("x"), ApiKey("a"), ApiKey("b"))
     two.write_text("b\n")
-    assert server_keys([], two, [], one).admin == "a"
+    assert KeySource(api_file=two, admin_file=one).read().admin == "a"
 
 
 # --- secrets ---------------------------------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ def test_no_key_shows_anywhere(start: Any, script: Any, caplog: pytest.LogCaptur
             seen.append(http.post("/v1/completions", content=b"{", headers=bearer(key)).text)
         seen += [http.get(path).text for path in ("/metrics", "/health", "/openapi.json", "/")]
     seen += [record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
-    seen += [repr(tenant) for tenant in live.service.gate._tenants.values()] + [repr(vars(live.service.gate))]
+    seen += [repr(tenant) for tenant in live.service.gate._ring.tenants.values()] + [repr(vars(live.service.gate))]
     assert any("bob" in text for text in seen)  # the name, in the access log
     for text in seen:
         assert "secret" not in text
