@@ -58,10 +58,11 @@ class AccessLog:
 
 def _write_line(scope: Scope, status: int, seconds: float, visit: Visit) -> None:
     client = scope.get("client") or ("-", 0)
-    path = scope["path"][:_MAX_PATH].encode("unicode_escape").decode()  # a path may hold line breaks
+    path = scope["path"][:_MAX_PATH]
+    shown = path.encode("unicode_escape").decode()  # it may hold line breaks
     _log.info(
         "%s %s %s %d %.1fms %s %s",
-        client[0], scope["method"], path, status, seconds * 1e3, visit.request_id, visit.tenant,
+        client[0], scope["method"], shown, status, seconds * 1e3, visit.request_id, visit.tenant,
         extra=fields(
             client=client[0], method=scope["method"], path=path, status=status, duration_ms=round(seconds * 1e3, 1),
             request_id=visit.request_id, response_id=visit.response_id,

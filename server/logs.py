@@ -23,6 +23,7 @@ from .visit import current_visit
 TEXT, JSON = "text", "json"
 FLAG, VARIABLE = "--log-format", "SUREFOOT_LOG_FORMAT"
 
+_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(9), *range(10, 32), *range(127, 160), 0x2028, 0x2029)}
 _log = logging.getLogger("surefoot.server")
 
 
@@ -44,7 +45,9 @@ def begin_logs(log_format: str) -> None:
         sys.excepthook = _log_crash
         threading.excepthook = _log_thread_crash
     else:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        handler = logging.StreamHandler()
+        handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def writes_json() -> bool:
@@ -55,6 +58,14 @@ def writes_json() -> bool:
 def fields(**values: object) -> dict[str, object]:
     """`extra` of a log call: what its line is about, for JSON, as far as it is known."""
     return {"fields": {name: value for name, value in values.items() if value is not None}}
+
+
+class LineFormatter(logging.Formatter):
+    """A record as a line, behind which its trace may follow. What a message holds cannot pass for another line, nor
+    tell a terminal what to do."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return super().formatMessage(record).translate(_CONTROLS)
 
 
 class JsonLines(logging.StreamHandler[Any]):

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from pydantic_core import from_json
 from server_process import Process
 
-from surefoot.server.logs import JSON, JsonLines, asked_format, begin_logs, fields
+from surefoot.server.logs import JSON, JsonLines, LineFormatter, asked_format, begin_logs, fields
 from surefoot.server.visit import Visit, begin_visit
 
 MODEL = Path(__file__).parents[1] / "data" / "oracle" / "qwen3" / "model.gguf"
@@ -93,6 +93,23 @@ class Vicious:
         raise ZeroDivisionError("no text")
 
     __repr__ = __str__
+
+
+@given(message=TEXTS)
+def test_a_line_for_people_is_one_line(message: str) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(LineFormatter("%(name)s: %(message)s"))
+    log = logging.Logger("a.logger")
+    log.addHandler(handler)
+    log.info("%s", message)
+    assert len(stream.getvalue().splitlines()) == 1
+    assert stream.getvalue().endswith("\n") and "\x1b" not in stream.getvalue()
+    try:
+        raise ValueError
+    except ValueError:
+        log.exception("it failed")
+    assert "\nTraceback (most recent" in stream.getvalue()
 
 
 def test_what_cannot_be_shown_is_said() -> None:
@@ -238,7 +255,7 @@ def test_all_that_a_server_says_is_json(tmp_path: Path) -> None:
         "response_id": answer.json()["id"],
         "key": "alice",
     }
-    assert (lost["status"], lost["path"].isprintable()) == (404, True)
+    assert (lost["status"], lost["path"][:4]) == (404, "/no\n")
     assert refused["status"] == 401 and "key" not in refused and "response_id" not in refused
     messages = [line["message"] for line in lines]
     assert any(message.startswith("listening on ") for message in messages)
