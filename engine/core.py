@@ -161,7 +161,7 @@ class EngineCore:
 
     def _may_be_slow(self) -> bool:
         """Whether drafters or grammars may work before the step: more than the outputs of the last one should wait."""
-        return self._num_constrained > 0 or bool(self.session.outcomes)
+        return self._num_constrained > 0 or self.session.slow
 
     def _note_first_rows(self, entries: Entries, now: float) -> None:
         for rows in entries:

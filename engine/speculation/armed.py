@@ -11,6 +11,7 @@ from .governor.contract import Governor, Offer, Outcome, Progress
 from .policy import RequestSpeculation
 
 NO_DRAFT = Draft([])
+NO_REASON = "no reason given"
 
 
 class Report:
@@ -41,10 +42,9 @@ class Report:
         self.draft_seconds = 0.0
         self.catch_up_seconds = 0.0
 
-    def note_step(self, kind: str, seconds: float, num_certain: int) -> None:
-        """A step gave the request tokens, so many of which a grammar prescribed."""
-        self.prescribed += num_certain
-        self.steps[kind] = self.steps.get(kind, 0) + 1
+    def note_steps(self, kind: str, steps: int, seconds: float) -> None:
+        """So many steps of a kind gave the request tokens, and took so long together."""
+        self.steps[kind] = self.steps.get(kind, 0) + steps
         self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
 
     def line(self) -> str:
@@ -127,5 +127,6 @@ class Tracked:
     report: Report = field(default_factory=Report)
     generation: int = -1  # of the policy it was armed under
     declined: str | None = None
+    paid: bool = False  # a drafter that it is armed with takes device time
     disarmed: set[str] = field(default_factory=set[str])  # algorithms that broke their contract for it
     chosen: Armed | None = None  # whose draft the running step verifies

@@ -155,6 +155,7 @@ class Arming:
             if armed is not None:
                 armed.limit = limit
                 armed.context.min_confidence = min_confidence(self.policy, capabilities)
+        tracked.paid = any(armed.speculator.capabilities.paid for armed in tracked.armed)
         if tracked.armed:
             tracked.declined = None
         elif reason is not None and reason != tracked.declined:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ...kernels.backend import RowHandle, Sampler
 from ...kernels.program import Program
@@ -169,6 +169,9 @@ class Draft:
         return len(self.token_ids)
 
 
+Follow: TypeAlias = Callable[[Sequence[int], int], bool]  # see Committed
+
+
 @dataclass(slots=True)
 class Committed:
     """What a step added to one request's cache: the rows that were kept, at `position` and following positions.
@@ -176,7 +179,9 @@ class Committed:
     token_ids[0] is the token the step was asked to continue, the others are accepted drafts; next_id was drawn from the
     last row and is the next step's input (None: the request ended). Row handles are those of the kept rows, and None
     for rows that were computed without being tapped: a gap, for an algorithm that needs them. An algorithm that knows
-    already that it will propose nothing next leaves that (empty) draft in `foregone`, and is not asked.
+    already that it will propose nothing next leaves that (empty) draft in `foregone`, and is not asked. If it leaves a
+    `follow` beside it, steps that draw one token commit by follow(tokens, size), tokens[size] being the new one, until
+    that says that there is something to propose, or something else than such steps comes.
     """
 
     state: Any
@@ -187,6 +192,7 @@ class Committed:
     hidden: RowHandle | None = None
     taps: Mapping[str, RowHandle] = field(default_factory=dict[str, RowHandle])
     foregone: Draft | None = None
+    follow: Follow | None = None
 
 
 Score = tuple[int, int, int]  # (grade, trials, hits)

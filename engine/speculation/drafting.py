@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from .armed import NO_DRAFT, Armed, SpeculativeSequence
+from .armed import NO_DRAFT, NO_REASON, Armed, SpeculativeSequence
 from .arming import Arming
 from .contract import Draft
 from .explain import PlannedRows
@@ -72,7 +72,7 @@ class Drafting:
                 self._arming.observe(sequence, armed)
                 offered.append(item)
             else:
-                self._counts.no_draft[draft.reason or "no reason given"] += 1
+                self._counts.no_draft[draft.reason or NO_REASON] += 1
         return offered
 
     def _choose(self, num_entries: int, offered: list[Asked], situation: Situation) -> Sequence[Sequence[int]]:

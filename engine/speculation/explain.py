@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from logging import Logger
 from typing import Any, Protocol
 
-from .armed import Armed, SpeculativeSequence
+from .armed import NO_REASON, Armed, SpeculativeSequence
 from .governor.contract import Outcome
 
 
@@ -53,7 +53,7 @@ def _reason(sequence: SpeculativeSequence, armed: Armed, window: int) -> str:
     if outcome.asked:
         if outcome.draft is not None and outcome.draft.token_ids:
             return "its draft is not worth the rows"
-        return (outcome.draft.reason if outcome.draft is not None else None) or "no reason given"
+        return (outcome.draft.reason if outcome.draft is not None else None) or NO_REASON
     if armed.ready:
         return "a free draft is as good" if window > 0 else "no rows or blocks are left"
     if sequence.max_length - len(sequence.tokens) <= 1:

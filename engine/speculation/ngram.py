@@ -37,6 +37,7 @@ class Index(Protocol):
     def num_bytes(self) -> int: ...
     def extend(self, ids: Sequence[int], start: int, stop: int) -> None: ...
     def advance(self, ids: Sequence[int], start: int, stop: int) -> bool: ...
+    def follow(self, ids: Sequence[int], size: int) -> bool: ...
     def draft(self, limit: int) -> tuple[list[int], int, int]: ...
     def take_scores(self) -> list[Score]: ...
 
@@ -98,7 +99,6 @@ class NgramSpeculator:
             state.prompt_scores += index.take_scores()
         if len(index) < stop:
             index.advance(ids, len(index), stop)
-        state.scored = max(state.scored, stop)
         return stop - start
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Draft]:
@@ -126,8 +126,7 @@ class NgramSpeculator:
                 continue
             stop = size + len(item.token_ids) - 1 + (item.next_id is not None)
             if not index.advance(state.request.tokens, size, stop):
-                item.foregone = NO_MATCH
-            state.scored = stop
+                item.foregone, item.follow = NO_MATCH, index.follow
 
     def _start_over(self, state: State, position: int) -> None:
         self.num_gap_errors += 1
@@ -138,6 +137,7 @@ class NgramSpeculator:
             len(state.index),
             extra={"fields": {"choice_id": state.request.request_id}},
         )
+        state.scored = max(state.scored, len(state.index))
         state.index = self._new_index(state.request.max_length)
 
     def take_scores(self, state: State) -> Scores:

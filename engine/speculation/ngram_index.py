@@ -116,6 +116,12 @@ class NgramIndex:
             self._advance(ids[position])
         return self._match().distance > 0
 
+    def follow(self, ids: Sequence[int], size: int) -> bool:
+        """`advance` by ids[size], which comes right after what the index holds."""
+        if len(self) != size:
+            raise ValueError("the token does not follow those of the index")
+        return self.advance(ids, size, size + 1)
+
     def truncate(self, size: int) -> None:
         """Takes back all tokens from `size` on."""
         if not 0 <= size <= len(self._ids):

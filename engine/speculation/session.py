@@ -11,14 +11,15 @@ import logging
 from collections.abc import Callable, Sequence
 
 from ...kernels.backend import Executor, RowHandle
-from .armed import Armed, SpeculativeSequence, Tracked
+from .armed import NO_REASON, Armed, SpeculativeSequence, Tracked
 from .arming import Arming
-from .contract import Capabilities, Target
+from .contract import Capabilities, Follow, Target
 from .drafting import NO_DRAFTS, Drafting
 from .explain import PlannedRows, kind_of, log_steps_without_draft
 from .governor import GOVERNORS
 from .governor.contract import CostCurve, Outcome, Situation, StepRecord
 from .policy import SpeculationPolicy, patched
+from .quiet import LONGEST, QuietRun, quiet_run
 from .registry import Registry, Resources
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class SpeculationSession:
         self.counts = self.arming.counts
         self._drafting = Drafting(self.arming, target.vocab_size)
         self.taps: tuple[str, ...] = ()  # outputs that the coming step must hand out
+        self.slow = False  # drafters may take their time before the coming step
+        self._run: QuietRun | None = None  # steps that nobody has anything to do in, the coming one being the next
         self._target = target
         self._clock = clock
         self._executor = executor
@@ -70,6 +73,7 @@ class SpeculationSession:
 
     def apply(self, policy: SpeculationPolicy) -> None:
         """A new policy, between steps."""
+        self._end_run()
         self.arming.apply(policy)
 
     def change(self, body: object) -> dict[str, object]:
@@ -80,17 +84,37 @@ class SpeculationSession:
 
     def release(self, sequence: SpeculativeSequence) -> Tracked | None:
         """The request has ended. Returns what its speculation did."""
+        run = self._run
+        if run is not None and run.sequence is sequence:
+            self._book_run(run)
+            if self._tokens:
+                run.end_with(self._clock() - self._began)
+            else:
+                self._end_run()
         return self.arming.release(sequence)
 
     # --- before scheduling -------------------------------------------------------------------------------------------
 
     def prepare(self, running: Sequence[SpeculativeSequence], crowded: bool) -> None:
         """Sets every sequence's `draft_window`. `crowded`: others wait or prefill, so nobody speculates now."""
+        began = self._began = self._clock()
+        self._tokens = 0
+        after_idle = began - self._finished > IDLE_SECONDS
+        run = self._run
+        if run is not None:
+            if (
+                len(running) == 1
+                and running[0] is run.sequence
+                and not crowded
+                and run.sequence.num_computed == run.position
+                and not after_idle
+            ):
+                return
+            self._end_run()
         arming, situation = self.arming, self._situation
-        self._began = self._clock()
         self.outcomes.clear()
-        self._drafting.verified = False
-        self._certain = self._tokens = self._widest = 0
+        self._drafting.verified = self.slow = False
+        self._certain = self._widest = 0
         self._kind = "plain"
         self.taps = ()
         self.counts.window = 0
@@ -108,6 +132,12 @@ class SpeculationSession:
         for sequence in running:
             window = sequence.draft_window = self._plan(sequence)
             self._widest = max(self._widest, window)
+        if count == 1 and not self._widest and not after_idle and not _log.isEnabledFor(logging.DEBUG):
+            self._run = quiet_run(running[0])
+        if self._run is None:
+            for outcome in self.outcomes:
+                if outcome.draft is not None:
+                    self.counts.no_draft[outcome.draft.reason or NO_REASON] += 1
 
     def _rest(self, running: Sequence[SpeculativeSequence]) -> None:
         """Nobody speculates in this step."""
@@ -129,6 +159,7 @@ class SpeculationSession:
         if tracked is None or tracked.generation != self.arming.policy.generation:
             tracked = self.arming.arm(sequence)
         tracked.chosen = None
+        self.slow |= tracked.paid
         remaining = sequence.max_length - size
         widest = 0
         for armed in tuple(tracked.armed):
@@ -143,7 +174,6 @@ class SpeculationSession:
             if foregone is not None and armed.known == size:
                 armed.ready = outcome.asked = True
                 outcome.draft = foregone
-                self.counts.no_draft[foregone.reason or "no reason given"] += 1
             else:
                 widest = max(widest, self._plan_for(sequence, tracked, armed, limit))
         return widest
@@ -189,6 +219,8 @@ class SpeculationSession:
 
     def draft(self, entries: Sequence[PlannedRows]) -> Sequence[Sequence[int]]:
         """The tokens to verify, one list per entry; nothing at all when no entry has any."""
+        if self._run is not None:
+            return NO_DRAFTS
         drafts = self._drafting.draft(entries, self._situation) if self._widest else NO_DRAFTS
         if _log.isEnabledFor(logging.DEBUG):
             log_steps_without_draft(_log, entries, self._eligible)
@@ -205,6 +237,16 @@ class SpeculationSession:
         num_certain: int = 0,
     ) -> None:
         """A sequence's draws were taken: `tokens` and `num_computed` are as they will stay. See StepSpeculation."""
+        run = self._run
+        if run is not None:
+            self._tokens = 1
+            for follow in run.follows:
+                try:
+                    if follow(sequence.tokens, start + 1):
+                        run.over = True
+                except Exception as fault:  # noqa: BLE001  (an algorithm's fault must not end the request)
+                    self._end_following(run, follow, fault)
+            return
         self._tokens += len(sequence.tokens) - 1 - start
         self._certain += num_certain
         tracked = sequence.speculation
@@ -217,7 +259,8 @@ class SpeculationSession:
         self._kind = kind
         if num_certain and kind != "verify":
             kind = "prescribed"
-        tracked.report.note_step(kind, self._clock() - self._began, num_certain)
+        tracked.report.prescribed += num_certain
+        tracked.report.note_steps(kind, 1, self._clock() - self._began)
         if not self._eligible:
             return
         drafted = 0
@@ -246,7 +289,7 @@ class SpeculationSession:
         committed.token_ids = tokens[start:kept]
         committed.next_id = tokens[kept] if kept < len(tokens) else None
         committed.num_drafted = drafted
-        committed.foregone = None
+        committed.foregone = committed.follow = None
         if self.taps:
             self._hand_out(armed, first_row, kept - start)
         try:
@@ -268,6 +311,16 @@ class SpeculationSession:
     def finish(self, sequences: int, rows: int, prefill_rows: int) -> None:
         """The step is over: its time, its rows (drafts included) and, by what was accepted, its tokens are known."""
         now = self._clock()
+        run = self._run
+        if run is not None and self._tokens:
+            run.position += 1
+            run.times.append(now - self._began)
+            self._finished, self._tokens = now, 0
+            if run.over:
+                self._end_run()
+            elif len(run.times) >= LONGEST:
+                self._book_run(run)
+            return
         if not self._tokens and not prefill_rows:
             self._finished = now
             return  # the step failed or was cancelled: nothing came of it
@@ -275,7 +328,7 @@ class SpeculationSession:
         record.seconds = now - self._began
         record.sequences, record.rows, record.prefill_rows = sequences, rows, prefill_rows
         record.context = self._situation.context
-        record.tokens = self._tokens
+        record.tokens, record.times = self._tokens, ()
         record.after_idle = self._began - self._finished > IDLE_SECONDS
         self._finished = now
         if self._drafting.verified:
@@ -293,11 +346,35 @@ class SpeculationSession:
             self.counts.steps[kind] += 1
             self.counts.seconds[kind] += record.seconds
 
+    # --- steps in which nobody has anything to propose ---------------------------------------------------------------
+
+    def _book_run(self, run: QuietRun) -> None:
+        """Before anybody is asked what its steps have taught."""
+        if run.times:
+            run.book(self._record, self.arming.governor, self.counts)
+            self._last_kind = run.kind
+
+    def _end_run(self) -> None:
+        """The next step is none of the run's."""
+        run, self._run = self._run, None
+        if run is not None:
+            self._book_run(run)
+            run.leave()
+
+    def _end_following(self, run: QuietRun, follow: Follow, fault: Exception) -> None:
+        """A drafter broke its contract. The request goes on without it."""
+        assert run.tracked is not None
+        armed = next(armed for armed in run.tracked.armed if armed.committed.follow is follow)
+        self.arming.disarm(run.sequence, armed, "raised", f"follow raised {fault!r}")
+        run.over = True
+
     # --- looking in --------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, object]:
         """The body of GET /admin/speculation."""
         arming = self.arming
+        if self._run is not None:
+            self._book_run(self._run)
         return {
             "policy": arming.policy.as_dict(),
             "not_effective": arming.not_effective(),

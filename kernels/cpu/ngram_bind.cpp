@@ -56,6 +56,11 @@ void bind_ngram(nb::module_& m) {
         each(ids, start, stop, [&](int32_t id) { index.advance(id); });
         return index.match().distance > 0;
       }, nb::arg("ids"), nb::arg("start"), nb::arg("stop"))
+      .def("follow", [](NgramIndex& index, nb::handle ids, Py_ssize_t size) {
+        if (size != index.size()) throw nb::value_error("the token does not follow those of the index");
+        each(ids, size, size + 1, [&](int32_t id) { index.advance(id); });
+        return index.match().distance > 0;
+      }, nb::arg("ids"), nb::arg("size"))
       .def("truncate", &NgramIndex::truncate, nb::arg("size"))
       .def("draft", &draft, nb::arg("limit"))
       .def("take_scores", &take_scores);

@@ -63,7 +63,10 @@ class Outcome:
 
 @dataclass(slots=True)
 class StepRecord:
-    """A finished step. `seconds` is its wall time, drafting included; `tokens` what it emitted over all sequences."""
+    """A finished step. `seconds` is its wall time, drafting included; `tokens` what it emitted over all sequences.
+
+    Or several in a row, alike and without drafts; then `times` are the seconds of each.
+    """
 
     seconds: float
     sequences: int
@@ -73,6 +76,7 @@ class StepRecord:
     outcomes: Sequence[Outcome]
     prefill_rows: int = 0
     after_idle: bool = False
+    times: Sequence[float] = ()
 
     @property
     def verified(self) -> bool:
@@ -131,7 +135,7 @@ class Governor(Protocol):
         ...
 
     def record(self, step: StepRecord) -> None:
-        """A step has finished."""
+        """A step has finished, or several alike: all that there were are known before anything is asked."""
         ...
 
     def snapshot(self) -> dict[str, object]:

@@ -192,9 +192,17 @@ class CostGovernor:
     def record(self, step: StepRecord) -> None:
         """Prices learn from the step's time without drafting, paid drafters from their outcomes."""
         self._context = step.context
-        if all(o.draft is None or not (o.draft.token_ids or o.draft.seconds) for o in step.outcomes):
-            self._record_idle(step)
-            return
+        for outcome in step.outcomes:
+            if outcome.draft is not None and (outcome.draft.token_ids or outcome.draft.seconds):
+                self._record_drafted(step)
+                return
+        self._pricing.record(step, step.seconds)  # nobody drafted: most steps of free text
+        if self._paid:
+            self._budget.earn(step.seconds / self._pricing.unit(step.context))
+        for outcome in step.outcomes:
+            outcome.ticket.balance *= FORGIVENESS ** max(1, len(step.times))
+
+    def _record_drafted(self, step: StepRecord) -> None:
         drafting = sum([outcome.draft.seconds for outcome in step.outcomes if outcome.draft is not None])
         if step.verified and step.tokens:
             rate = step.seconds / step.tokens
@@ -208,14 +216,6 @@ class CostGovernor:
         for outcome in step.outcomes:
             if outcome.draft is not None and outcome.draft.token_ids:
                 self._learn(outcome, step)
-
-    def _record_idle(self, step: StepRecord) -> None:
-        """Nobody drafted: most steps of free text. Only prices learn."""
-        self._pricing.record(step, step.seconds)
-        if self._paid:
-            self._budget.earn(step.seconds / self._pricing.unit(step.context))
-        for outcome in step.outcomes:
-            outcome.ticket.balance *= FORGIVENESS
 
     def _settle(self, step: StepRecord) -> None:
         """Each request's account: tokens gained, less its share of the rows' price and what drafting cost."""

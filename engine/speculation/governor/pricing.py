@@ -150,17 +150,21 @@ class Pricing:
         return list(accumulate(prices, max))
 
     def record(self, step: StepRecord, seconds: float) -> bool:
-        """Learns from a step that took `seconds` without its drafting. False: it was not clean and taught nothing."""
+        """Learns from a step that took `seconds` without its drafting, or from several without any. False: nothing of
+        it was clean, and it taught nothing."""
         if step.prefill_rows or step.after_idle or seconds <= 0.0:
             self._verified = step.verified
             return False
+        times = step.times or (seconds,)
         if step.verified != self._verified and self._skipped < STARVED:
             self._verified = step.verified
             self._skipped += 1
-            return False
+            times = times[1:]
+            if not times:
+                return False
         self._verified = step.verified
         self._skipped = 0
-        self._steps += 1
+        self._steps += len(times)
         if step.verified:
             self._learn_alike()
             self._learn(step.rows, step.sequences, step.context, seconds, 1)
@@ -168,10 +172,11 @@ class Pricing:
         if self._alike and step.sequences != self._kind[1]:
             self._learn_alike()
         self._kind = step.rows, step.sequences, step.context
-        self._alike += 1
-        self._seconds += seconds
-        if self._alike >= ALIKE or self._level_variance > NOISE:
-            self._learn_alike()
+        for each in times:
+            self._alike += 1
+            self._seconds += each
+            if self._alike >= ALIKE or self._level_variance > NOISE:
+                self._learn_alike()
         return True
 
     def _learn_alike(self) -> None:

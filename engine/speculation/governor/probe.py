@@ -148,7 +148,12 @@ class ProbeGovernor:
         if step.prefill_rows or not step.outcomes:
             return
         speculative = any(outcome.asked for outcome in step.outcomes)
-        sample = _Sample(step.seconds, step.tokens, step.tokens > step.sequences)
+        if not step.times:
+            self._record(speculative, _Sample(step.seconds, step.tokens, step.tokens > step.sequences))
+        for seconds in step.times:
+            self._record(speculative, _Sample(seconds, step.sequences, gained=False))
+
+    def _record(self, speculative: bool, sample: _Sample) -> None:
         if self._park:
             self._record_parked(sample)
         elif self._hold:

@@ -127,6 +127,22 @@ def test_a_commit_elsewhere_is_counted_and_answered_by_reading_anew(
     assert ngram.propose([context(state, 1)])[0].token_ids == [5]
 
 
+def test_where_nothing_matches_it_follows_instead_of_being_asked() -> None:
+    ngram, sequence, state = armed(TEXT)
+    start = sequence.emit([20])
+    item = Committed(state, start, sequence.tokens[start:-1], 20)
+    ngram.commit([item])
+    assert item.foregone is not None and item.foregone.reason == "no match" and item.follow is not None
+    size = len(sequence.tokens)
+    sequence.emit([1])
+    assert item.follow(sequence.tokens, size) is False and ngram.lag(state) == 0
+    with pytest.raises(ValueError, match="does not follow"):
+        item.follow(sequence.tokens, size)
+    sequence.emit([2])
+    assert item.follow(sequence.tokens, size + 1) is True
+    assert ngram.propose([context(state, 1)])[0].token_ids == [3]
+
+
 def test_it_serves_every_target_on_the_native_index_where_there_is_one() -> None:
     made = create(FakeTarget(), Resources())
     assert made.capabilities.scores_itself and not made.capabilities.paid and made.capabilities.can_arm_after_gap

@@ -35,7 +35,9 @@ def filled(index_type: Callable[[int], Any], ids: list[int], capacity: int | Non
 
 
 Operation = tuple[str, int]
-OPERATIONS = st.lists(st.tuples(st.sampled_from(["extend", "advance", "truncate", "draft"]), st.integers(0, 70)))
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["extend", "advance", "follow", "truncate", "draft"]), st.integers(0, 70))
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -51,6 +53,10 @@ def test_native_index_is_its_twin(vocabulary: int, capacity: int, operations: li
         elif operation == "draft":
             assert fast.draft(number) == python.draft(number)
             assert fast.take_scores() == python.take_scores()
+        elif operation == "follow":
+            ids += [random.randrange(vocabulary)][: capacity - len(ids)]
+            if len(ids) > len(fast):
+                assert fast.follow(ids, len(fast)) == python.follow(ids, len(python))
         else:
             new = [random.randrange(vocabulary) for _ in range(min(number, capacity - len(ids)))]
             ids += new
@@ -127,6 +133,8 @@ def test_truncation_is_as_if_it_had_never_been(index_type: Callable[[int], Any])
 def test_limits_are_errors(index_type: Callable[[int], Any]) -> None:
     index = index_type(2)
     index.extend([1, 2], 0, 2)
+    with pytest.raises(ValueError, match="does not follow"):
+        index.follow([1, 2, 3, 4], 3)
     with pytest.raises(ValueError, match="full"):
         index.extend([3], 0, 1)
     with pytest.raises(ValueError, match="truncate"):
