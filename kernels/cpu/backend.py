@@ -17,7 +17,7 @@ from . import _ops, sampling
 from .lower import WeightStore, lower
 
 ARITHMETIC = "cpu-1"  # raise whenever a result changes in any bit
-ISA_VARIABLE = "SUREFOOT_ISA"  # avx512 | avx2 | portable; for tests: results are the same
+ISA_VARIABLE = "SUREFOOT_ISA"  # amx | avx512 | avx2 | portable; for tests: results are the same
 _KV_FORMATS = {KvType.F32: 0, KvType.F16: 1, KvType.BF16: 2, KvType.Q8_0: 3}
 _DONE, _CANCELLED = 0, 1  # of a step's statuses
 NO_TAPS: list[int] = []

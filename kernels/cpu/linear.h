@@ -68,6 +68,9 @@ namespace portable { const LinearKernels& linear_kernels(); }
 namespace avx2 { const LinearKernels& linear_kernels(); }
 namespace avx512 { const LinearKernels& linear_kernels(); }
 #endif
+#ifdef SF_AMX
+namespace amx { const LinearKernels& linear_kernels(); }
+#endif
 // Names of the instruction sets that this machine can run, best first; and the kernels of one of them.
 std::vector<std::string> instruction_sets();
 const LinearKernels& linear_kernels(const std::string& instruction_set);  // throws std::invalid_argument

@@ -20,6 +20,9 @@ using Clock = std::chrono::steady_clock;
 const MachineKernels& kernels_of(const std::string& isa) {
   const std::vector<std::string> known = instruction_sets();
   if (std::find(known.begin(), known.end(), isa) == known.end()) throw std::invalid_argument("unknown instruction set " + isa);
+#ifdef SF_AMX
+  if (isa == "amx") return amx::machine_kernels();
+#endif
 #ifdef SF_X86
   if (isa == "avx512") return avx512::machine_kernels();
   if (isa == "avx2") return avx2::machine_kernels();

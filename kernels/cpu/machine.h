@@ -22,6 +22,9 @@ namespace portable { const MachineKernels& machine_kernels(); }
 namespace avx2 { const MachineKernels& machine_kernels(); }
 namespace avx512 { const MachineKernels& machine_kernels(); }
 #endif
+#ifdef SF_AMX
+namespace amx { const MachineKernels& machine_kernels(); }
+#endif
 
 struct MachineRates {
   double bytes;          // read, per second

@@ -35,7 +35,8 @@ class PackJob : public Job {
 Kernels find_kernels(const std::string& isa) {
   const LinearKernels& linear = linear_kernels(isa);
 #ifdef SF_X86
-  if (isa == "avx512") return {&linear, &avx512::row_kernels(), &avx512::attend_kernels(), &avx512::sampler_kernels()};
+  if (isa == "amx" || isa == "avx512")
+    return {&linear, &avx512::row_kernels(), &avx512::attend_kernels(), &avx512::sampler_kernels()};
   if (isa == "avx2") return {&linear, &avx2::row_kernels(), &avx2::attend_kernels(), &avx2::sampler_kernels()};
 #endif
   return {&linear, &portable::row_kernels(), &portable::attend_kernels(), &portable::sampler_kernels()};

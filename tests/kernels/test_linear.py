@@ -335,6 +335,16 @@ def test_every_instruction_set_gives_the_same_bits(t: WeightType, extreme: bool,
     assert same_bits(product.run(isa), product.run(BEST))
 
 
+@pytest.mark.parametrize("isa", SETS[1:])
+@pytest.mark.parametrize("rows", [13, 29, 40, 150])
+@pytest.mark.parametrize("t", QUANTISED, ids=lambda t: t.name)
+def test_many_rows_and_any_width_give_the_same_bits(t: WeightType, rows: int, isa: str) -> None:
+    """What tile registers do in groups of 16 rows and chunks of 1,024 inputs, ends of both included."""
+    for blocks in (1, 2, 3, 4, 33, 70) if t.block == 32 else (1, 4, 5, 9):
+        product = Product.random(t, out=20, width=blocks * t.block, rows=rows)
+        assert same_bits(product.run(isa), product.run(BEST)), blocks
+
+
 def test_an_unknown_instruction_set_is_refused() -> None:
     with pytest.raises(ValueError, match="mmx"):
         _ops.quantise_rows("mmx", np.zeros((1, 32), np.float32))

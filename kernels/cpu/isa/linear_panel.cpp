@@ -33,15 +33,16 @@ void fill_extras(Kind kind, int zero, const int32_t* sums, int64_t blocks, int r
   }
 }
 
-// Fills memory of `row_bytes` per row; one row's q and d stay where they are.
-RowPanel arrange(const ActivationRows& a, int64_t in, Kind kind, int zero, int64_t row, int rows, uint8_t* memory) {
+// Fills memory of `row_bytes` per row with `count` rows, as a panel of `rows`. One row's q and d stay where they are.
+RowPanel arrange(const ActivationRows& a, int64_t in, Kind kind, int zero, int64_t row, int count, int rows,
+                 uint8_t* memory) {
   const int64_t blocks = in / 32;
   auto* extra = reinterpret_cast<float*>(memory);
   float* d = extra + panel_extras(kind) * blocks * rows;
   auto* q = reinterpret_cast<int8_t*>(d + blocks * rows);
-  for (int r = 0; r < rows; ++r) fill_extras(kind, zero, a.sums + (row + r) * blocks * 2, blocks, rows, extra + r);
+  for (int r = 0; r < count; ++r) fill_extras(kind, zero, a.sums + (row + r) * blocks * 2, blocks, rows, extra + r);
   if (rows == 1) return {a.q + row * in, a.d + row * blocks, extra};
-  for (int r = 0; r < rows; ++r) {
+  for (int r = 0; r < count; ++r) {
     const int8_t* from = a.q + (row + r) * in;
     for (int64_t b = 0; b < blocks; ++b) std::memcpy(q + (b * rows + r) * 32, from + b * 32, 32);
     const float* scales = a.d + (row + r) * blocks;
@@ -71,7 +72,7 @@ PanelCache::Entry& PanelCache::entry(const PanelKey& key, const RowGroups& group
   }
   for (size_t i = 0; i < used_; ++i) {
     Entry& e = entries_[i];
-    found = e.begin == groups.begin && e.rows == groups.rows;
+    found = e.begin == groups.begin && e.rows == groups.rows && e.whole == groups.whole;
     if (found) return e;
   }
   found = false;
@@ -80,6 +81,7 @@ PanelCache::Entry& PanelCache::entry(const PanelKey& key, const RowGroups& group
   Entry& e = entries_[used_++];
   e.begin = groups.begin;
   e.rows = groups.rows;
+  e.whole = groups.whole;
   e.quantised.clear();
   e.floats.clear();
   return e;
@@ -91,10 +93,12 @@ const RowPanel* PanelCache::quantised(const ActivationRows& a, int64_t in, Kind 
   Entry& e = entry({a.version, a.q, in, kind, zero}, groups, found);
   if (found) return e.quantised.data();
   const size_t row_bytes = round_up(size_t(in / 32) * (36 + 4 * size_t(panel_extras(kind))));
-  uint8_t* memory = e.memory.reserve(row_bytes * size_t(groups.rows));
+  uint8_t* memory = e.memory.reserve(row_bytes * size_t(groups.whole ? groups.count * groups.whole : groups.rows));
   for (int64_t g = 0; g < groups.count; ++g) {
-    uint8_t* at = memory + row_bytes * size_t(groups.start(g) - groups.begin);
-    e.quantised.push_back(arrange(a, in, kind, zero, groups.start(g), groups.size(g), at));
+    const int rows = groups.panel_rows(g);
+    if (groups.size(g) < rows) std::memset(memory, 0, row_bytes * size_t(rows));
+    e.quantised.push_back(arrange(a, in, kind, zero, groups.start(g), groups.size(g), rows, memory));
+    memory += row_bytes * size_t(rows);
   }
   return e.quantised.data();
 }

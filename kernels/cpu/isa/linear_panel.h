@@ -1,5 +1,6 @@
 // Rows arranged for the tile kernels, kept per thread as long as the caller says that they are the same.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -8,12 +9,20 @@
 
 namespace sf::SF_ISA {
 
-// Rows [begin, end) cut into groups of at most kMaxRows of nearly equal size.
+// Rows [begin, end) cut into groups: as few of at most kMaxRows as it takes, nearly equal in size; or all of `whole` rows
+// but the last.
 struct RowGroups {
-  int64_t begin, rows, count;
-  RowGroups(int64_t first, int64_t last) : begin(first), rows(last - first), count((rows + kMaxRows - 1) / kMaxRows) {}
-  int64_t start(int64_t g) const { return begin + rows * g / count; }
+  int64_t begin, rows, whole, count;
+  RowGroups(int64_t first, int64_t last, int64_t whole_rows = 0)
+      : begin(first), rows(last - first), whole(whole_rows) {
+    const int64_t most = whole ? whole : kMaxRows;
+    count = (rows + most - 1) / most;
+  }
+  int64_t start(int64_t g) const {
+    return whole ? begin + std::min(g * whole, rows) : begin + rows * g / count;
+  }
   int size(int64_t g) const { return int(start(g + 1) - start(g)); }
+  int panel_rows(int64_t g) const { return whole ? int(whole) : size(g); }  // zeros after those of the group
 };
 
 // 64-byte aligned memory that grows and never shrinks.
@@ -46,7 +55,7 @@ class PanelCache {
 
  private:
   struct Entry {
-    int64_t begin = -1, rows = 0;
+    int64_t begin = -1, rows = 0, whole = 0;
     Scratch memory;
     std::vector<RowPanel> quantised;
     std::vector<const float*> floats;
