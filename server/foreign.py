@@ -152,7 +152,7 @@ _ROUTES: Mapping[str, str] = {
 }
 
 _KUBERNETES_LINK = re.compile(r"SUREFOOT(_\w+)?_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
-_OWN_EXTRA = ("SUREFOOT_HOME",)
+_OWN_EXTRA = ("SUREFOOT_HOME", "SUREFOOT_ISA")
 
 
 def check_flags(arguments: Sequence[str]) -> None:

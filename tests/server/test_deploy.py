@@ -11,6 +11,7 @@ import pytest
 import typer
 import yaml
 
+from surefoot.kernels.cpu.backend import ISA_VARIABLE
 from surefoot.kernels.errors import ConfigError
 from surefoot.server.cli import app, known_variables
 from surefoot.server.foreign import check_environment
@@ -56,6 +57,10 @@ def test_a_pod_starts_beside_its_own_service(manifests: dict[str, Any]) -> None:
         environment |= linked
     assert check_environment(environment, known_variables()) == []
     assert parse(container["args"])["kv_memory"] == 4 * 2**30
+
+
+def test_the_choice_of_an_instruction_set_is_a_known_variable() -> None:
+    assert check_environment({ISA_VARIABLE: "avx2"}, known_variables()) == []
 
 
 def test_a_pod_that_drains_takes_no_requests_and_is_not_taken_for_dead(manifests: dict[str, Any], start: Any) -> None:
