@@ -12,9 +12,10 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 from ..engine.pooling import Pooling
 from ..engine.request import NO_WISHES, GenerationParams, Output, RequestSpeculation, Submission
@@ -24,6 +25,8 @@ from .ports import Engine
 from .visit import Trace, current_visit
 
 _RETRY_ELSEWHERE_S = 5  # by then a replacement may run
+
+ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger("surefoot.server")
 
@@ -60,8 +63,9 @@ class Generation:
         self._running = set(range(num_choices))
         self._later: deque[tuple[int, Submission]] = deque()  # choices that follow those that run
         self._pending: dict[int, Output] = {}
-        self._waiter: asyncio.Future[None] | None = None
-        self._since = 0.0  # when the last wait began
+        self._read: Callable[[Mapping[int, Output]], object] | None = None
+        self._result: asyncio.Future[Any] | None = None  # what `_read` returns in the end
+        self._since = 0.0  # when something came last, or somebody began to wait
         self._timer: asyncio.TimerHandle | None = None  # of waits that must end
         self._fault: Exception | None = None
 
@@ -70,42 +74,60 @@ class Generation:
         """Choices the engine has not ended yet."""
         return len(self._running)
 
-    async def take(self, timeout_s: float | None) -> dict[int, Output]:
-        """What was added since the last call, by choice; waits for something. Empty after `timeout_s` of nothing.
+    async def follow(
+        self, read: Callable[[Mapping[int, Output]], ResultT | None], idle_s: float | None = None
+    ) -> ResultT:
+        """Calls `read` with what is added, by choice, until it returns something, and returns that.
 
-        Steps that passed while the client was slow arrive merged, so a slow reader costs memory bounded by its own
-        answer and never holds up the engine. Raises what `abort` was given.
+        `read` runs right when the loop hears of a step's outputs: no task has to wake for a token. After `idle_s` of
+        nothing it is called with nothing. What comes while nobody follows arrives merged, so a slow reader costs memory
+        bounded by its own answer and never holds up the engine. Raises what `read` raises or `abort` was given.
         """
-        if not self._pending and self._fault is None:
-            loop = asyncio.get_running_loop()
-            self._since = loop.time()
-            if self._timer is None and timeout_s is not None:
-                self._timer = loop.call_later(timeout_s, self._check_idle, timeout_s)
-            self._waiter = loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+        assert self._result is None, "a generation has one reader"
+        loop = asyncio.get_running_loop()
+        self._since = loop.time()
+        if self._timer is None and idle_s is not None:
+            self._timer = loop.call_later(idle_s, self._check_idle, idle_s)
+        self._read, self._result = read, loop.create_future()
+        try:
+            if self._pending or self._fault is not None:
+                self.pass_on()
+            result = await self._result
+        finally:
+            self._read = self._result = None
         if self._fault is not None:
             raise self._fault
-        pending, self._pending = self._pending, {}
-        return pending
+        return result
 
-    def _check_idle(self, timeout_s: float) -> None:
+    def pass_on(self) -> None:
+        """Lets the reader, if one follows, have what was added. Called by the bridge once for all outputs of a step."""
+        read, result = self._read, self._result
+        if read is None or result is None or result.done():
+            return
+        if self._fault is not None:
+            result.set_result(None)
+            return
+        self._since = asyncio.get_running_loop().time()
+        pending, self._pending = self._pending, {}
+        try:
+            found = read(pending)
+        except Exception as fault:  # noqa: BLE001  (`follow` raises it; here it would end other requests)
+            self.abort(fault)
+            return
+        if found is not None:
+            result.set_result(found)
+
+    def _check_idle(self, idle_s: float) -> None:
         """One timer looks after all waits: to set and cancel one for every token costs more than the token."""
         loop = asyncio.get_running_loop()
-        due = self._since + timeout_s
+        due = self._since + idle_s
         if due <= loop.time():
-            self._wake()
-            due = loop.time() + timeout_s
-        self._timer = loop.call_at(due, self._check_idle, timeout_s)
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+            self.pass_on()
+            due = loop.time() + idle_s
+        self._timer = loop.call_at(due, self._check_idle, idle_s)
 
     def receive(self, index: int, output: Output) -> None:
-        """Called by the bridge, on the loop."""
+        """Called by the bridge, on the loop; `pass_on` follows."""
         if output.finish is not None:
             self._running.discard(index)
             if self._trace is not None:
@@ -114,7 +136,6 @@ class Generation:
         if self._fault is None:
             held = self._pending.get(index)
             self._pending[index] = output if held is None else _merged(held, output)
-            self._wake()
 
     def queue(self, index: int, submission: Submission) -> None:
         """A choice that the engine gets when one before it has ended."""
@@ -140,7 +161,7 @@ class Generation:
         self._fault = fault
         self._pending = {}
         self._later.clear()
-        self._wake()
+        self.pass_on()
         for index in sorted(self._running):
             self._bridge.engine.cancel(choice_id(self.request_id, index))
 
@@ -315,9 +336,14 @@ class Bridge:
 
     def _distribute(self) -> None:
         self._wake_due = False  # before emptying: an output posted from here on wakes the loop again
-        while self._outbox:
-            generation, index, output = self._outbox.popleft()
+        outbox = self._outbox
+        grown: dict[Generation, None] = {}
+        while outbox:
+            generation, index, output = outbox.popleft()
             generation.receive(index, output)
+            grown[generation] = None
+        for generation in grown:
+            generation.pass_on()
 
     def ended(self, generation: Generation) -> None:
         """A choice of `generation` reached its end."""

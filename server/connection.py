@@ -8,9 +8,11 @@ the event loop busy, and could hold every file descriptor, and answers behind th
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import Any
 
 from pydantic_core import to_json
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ..kernels.errors import RequestError
@@ -19,7 +21,35 @@ from .errors import error_body
 MAX_HEAD_BYTES = 64 * 1024  # also of a chunked body's trailers
 HEAD_TIMEOUT_S = 30.0
 UNREAD_TIMEOUT_S = 60.0
+_DIRECT = "surefoot.direct"  # an ASGI extension
 _MAX_QUEUED = 16  # pipelined requests up to which the connection is still read
+
+
+class DirectBody:
+    """The way of a streamed body's pieces past the layers of the web framework. They look at an answer's head only, and
+    going through all of them costs more than making the event of a token."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: RequestResponseCycle) -> None:
+        self._request = request
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `send` has begun the body and the client keeps up; else the next piece is for `send`, which waits."""
+        request = self._request
+        return bool(request.chunked_encoding) and not request.flow.write_paused and not request.disconnected
+
+    def write(self, data: bytes) -> None:
+        """Writes the next piece, which is not empty. Only while open."""
+        self._request.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+def direct_body(scope: Scope) -> DirectBody:
+    """That of the answer to a request which is being served here."""
+    request = scope["extensions"][_DIRECT]["request"]()
+    assert request is not None, "who serves a request keeps it"
+    return DirectBody(request)
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -68,6 +98,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._cancel_deadline()
         super().on_headers_complete()
         self._open = [request for request in self._open if not request.response_complete] + [self.cycle]
+        self.scope["extensions"] = {_DIRECT: {"request": weakref.ref(self.cycle)}}  # weak: it holds the scope
         if len(self.pipeline) <= _MAX_QUEUED:
             self.flow.resume_reading()  # a connection that is not read does not notice that its client has left
 

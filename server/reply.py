@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from fastapi import Request
@@ -19,6 +19,7 @@ from ..engine.request import Output
 from ..kernels.errors import RequestError
 from .bridge import ClientGoneError, Generation
 from .chunks import Chunk
+from .connection import DirectBody, direct_body
 from .encoding import SSE_COMMENT, json_response
 from .errors import CLIENT_CLOSED_REQUEST
 from .settings import ReplyTimes
@@ -87,10 +88,7 @@ async def whole_reply(request: Request, generation: Generation, answer: Answer, 
     watch = _Watch(request.receive, generation, times.total_s)
     try:
         batches = _Batches(generation, answer, None)
-        chunks: list[Chunk] = []
-        while not batches.ended:
-            chunks += await batches.next()
-        return json_response(answer.fold(chunks))
+        return json_response(answer.fold(await batches.rest()))
     except ClientGoneError:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     finally:
@@ -109,16 +107,38 @@ class _Batches:
 
     async def next(self) -> list[Chunk]:
         """The next chunks; none means that nothing came for `idle_s`. Raises what ends the answer too early."""
+        return await self._generation.follow(self._batch, self._idle_s)
+
+    async def pass_on(self, take: Callable[[list[Chunk]], bool]) -> list[Chunk]:
+        """Gives `take` one batch after the other, as `next` does, until it takes one no more. That one is returned, or
+        the last one, which `take` does not get."""
+
+        def given(outputs: Mapping[int, Output]) -> list[Chunk] | None:
+            batch = self._batch(outputs)
+            return batch if batch is not None and (self.ended or not take(batch)) else None
+
+        return await self._generation.follow(given, self._idle_s)
+
+    async def rest(self) -> list[Chunk]:
+        """All chunks that are still to come."""
+        chunks: list[Chunk] = []
+
+        def collected(batch: list[Chunk]) -> bool:
+            chunks.extend(batch)
+            return True
+
+        return chunks + await self.pass_on(collected)
+
+    def _batch(self, outputs: Mapping[int, Output]) -> list[Chunk] | None:
+        """The chunks that outputs complete. None: nothing is to be shown yet."""
         answer = self._answer
         chunks, self._head = self._head, []
-        while not answer.done:
-            outputs = await self._generation.take(self._idle_s)
-            for index, output in outputs.items():
-                chunks += answer.feed(index, output)
-            if chunks or not outputs:
-                return chunks
-        self.ended = True
-        return chunks + answer.end()
+        for index, output in outputs.items():
+            chunks += answer.feed(index, output)
+        if answer.done:
+            self.ended = True
+            return chunks + answer.end()
+        return chunks if chunks or not outputs else None
 
 
 class _Watch:
@@ -163,71 +183,39 @@ class EventStream(Response):
         self._answer, self._first, self._rest, self._watch, self._times = answer, first, rest, watch, times
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        limited = _LimitedSend(send, self._times.send_s)
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await self._write(limited)
+            await self._write(send, direct_body(scope))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientGoneError:
             pass
         except TimeoutError:
             _log.warning("a client accepted no bytes for %g s; its request was ended", self._times.send_s)
         finally:
-            limited.close()
             self._watch.close()
 
-    async def _write(self, send: _LimitedSend) -> None:
-        fault = None
-        answer, batches = self._answer, self._rest
+    async def _write(self, send: Send, direct: DirectBody) -> None:
+        def written(batch: list[Chunk]) -> bool:
+            if not direct.is_open:
+                return False
+            direct.write(self._encoded(batch))
+            return True
+
+        batches, batch, fault = self._rest, self._first, None
         try:
-            await send(answer.encoded(self._first) or SSE_COMMENT)
+            await self._send(send, self._encoded(batch))
             while not batches.ended:
-                batch = await batches.next()
-                data = answer.encoded(batch)
-                if data or not batch:
-                    await send(data or SSE_COMMENT)
+                batch = await batches.pass_on(written)
+                await self._send(send, self._encoded(batch))
         except RequestError as error:
             fault = error
-        await send(answer.closing(fault))
+        await self._send(send, self._answer.closing(fault))
 
+    def _encoded(self, batch: list[Chunk]) -> bytes:
+        """Something in any case: who waits hears that the stream goes on."""
+        return (self._answer.encoded(batch) if batch else b"") or SSE_COMMENT
 
-class _LimitedSend:
-    """Sends pieces of a body. TimeoutError where one takes longer than `limit_s`.
-
-    asyncio.timeout would set and cancel a timer for every token; here one timer looks after a whole stream.
-    """
-
-    def __init__(self, send: Send, limit_s: float) -> None:
-        self._send = send
-        self._limit_s = limit_s
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-        self._began: float | None = None  # when the piece that is being sent was
-        self._late = False
-        self._timer = self._loop.call_later(limit_s, self._check)
-
-    async def __call__(self, data: bytes) -> None:
-        self._began = self._loop.time()
-        try:
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
-        except asyncio.CancelledError:
-            if not self._late:
-                raise
-            assert self._task is not None
-            self._task.uncancel()
-            raise TimeoutError from None
-        self._began = None
-
-    def _check(self) -> None:
-        now = self._loop.time()
-        due = (now if self._began is None else self._began) + self._limit_s
-        if due > now:
-            self._timer = self._loop.call_at(due, self._check)
-        else:
-            assert self._task is not None, "the sender is a task"
-            self._late = True
-            self._task.cancel()
-
-    def close(self) -> None:
-        """Nothing more is sent."""
-        self._timer.cancel()
+    async def _send(self, send: Send, data: bytes) -> None:
+        """A piece of the body. TimeoutError if the client does not accept it."""
+        async with asyncio.timeout(self._times.send_s):
+            await send({"type": "http.response.body", "body": data, "more_body": True})

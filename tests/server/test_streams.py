@@ -255,7 +255,7 @@ def test_a_bell_carries_the_outputs_of_many_requests() -> None:
         ring(bell)
         ring(bell)
         for generation in generations:
-            assert (await generation.take(1.0))[0].text == "01"
+            assert (await generation.follow(dict, 1.0))[0].text == "01"
         bridge.detach()
         assert engine.bells == [bell, None]
         with pytest.raises(OSError, match="Bad file descriptor"):
