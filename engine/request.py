@@ -83,6 +83,17 @@ class Output:
     embedding: NDArray[np.float64] | None = None  # [hidden size], with the finish; not normalised
     finish: Finish | None = None
 
+    def then(self, later: Output) -> Output:
+        """What this one, which has no finish, and a later one added."""
+        return Output(
+            token_ids=self.token_ids + later.token_ids,
+            draws=self.draws + later.draws,
+            text=self.text + later.text,
+            prompt_draws=self.prompt_draws if self.prompt_draws is not None else later.prompt_draws,
+            embedding=later.embedding,
+            finish=later.finish,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:

@@ -48,6 +48,21 @@ class ClientGoneError(Exception):
 class Generation:
     """All choices of one HTTP request. Lives on the event loop, except that the bridge feeds it."""
 
+    __slots__ = (
+        "_allowance",
+        "_bridge",
+        "_fault",
+        "_later",
+        "_pending",
+        "_read",
+        "_result",
+        "_running",
+        "_since",
+        "_timer",
+        "_trace",
+        "request_id",
+    )
+
     def __init__(
         self,
         bridge: Bridge,
@@ -135,7 +150,7 @@ class Generation:
             self._go_on()
         if self._fault is None:
             held = self._pending.get(index)
-            self._pending[index] = output if held is None else _merged(held, output)
+            self._pending[index] = output if held is None else held.then(output)
 
     def queue(self, index: int, submission: Submission) -> None:
         """A choice that the engine gets when one before it has ended."""
@@ -191,18 +206,6 @@ class Generation:
 def choice_id(request_id: str, index: int) -> str:
     """The engine's name of a choice."""
     return f"{request_id}/{index}"
-
-
-def _merged(first: Output, second: Output) -> Output:
-    """Two outputs of one choice as one. The first never carries a finish."""
-    return Output(
-        token_ids=first.token_ids + second.token_ids,
-        draws=first.draws + second.draws,
-        text=first.text + second.text,
-        prompt_draws=first.prompt_draws if first.prompt_draws is not None else second.prompt_draws,
-        embedding=second.embedding,
-        finish=second.finish,
-    )
 
 
 class Bridge:

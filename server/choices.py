@@ -1,11 +1,11 @@
-"""What the answers of all APIs share: outputs held until they may be shown, finish reasons, log-probabilities."""
+"""What the answers of all APIs share: finish reasons, log-probabilities."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..engine.request import Draw, Finish, FinishReason, Output
+from ..engine.request import Draw, Finish, FinishReason
 from ..kernels.errors import RequestError
 from .ports import Tokenizer
 
@@ -33,23 +33,6 @@ def ending(finish: Finish) -> dict[str, object]:
     """Our own fields of a choice's last chunk: what stopped it and, if asked for, what speculation did."""
     fields: dict[str, object] = {"stop_reason": finish.stop_reason}
     return fields if finish.speculation is None else {**fields, "speculation": finish.speculation}
-
-
-class Held:
-    """Outputs of one choice that no chunk has shown yet. They wait for text, so no chunk is empty."""
-
-    __slots__ = ("draws", "text", "token_ids")
-
-    def __init__(self, text: str = "") -> None:
-        self.text = text
-        self.token_ids: list[int] = []
-        self.draws: list[Draw] = []
-
-    def add(self, output: Output) -> None:
-        """Appends a step's output."""
-        self.text += output.text
-        self.token_ids += output.token_ids
-        self.draws += output.draws
 
 
 class TokenNames:

@@ -25,15 +25,14 @@ class Header:
     model: str
     system_fingerprint: str
 
-    def chunk(self, choices: Sequence[object]) -> Chunk:
-        """A chunk with these choices."""
+    def fields(self) -> dict[str, object]:
+        """As they are written."""
         return {
             "id": self.id,
             "object": self.object,
             "created": self.created,
             "model": self.model,
             "system_fingerprint": self.system_fingerprint,
-            "choices": choices,
         }
 
 
@@ -63,34 +62,29 @@ class Usage:
 
 
 class ChunkedAnswer:
-    """The part of an Answer that chat and text completions share."""
+    """The part of an Answer that chat and text completions share. Its chunks are without the header, which goes before
+    each on the wire, encoded once."""
 
     def __init__(self, header: Header, usage: Usage, include_usage: bool) -> None:
         self.header = header
         self.usage = usage
         self._include_usage = include_usage
-        ordinary = header.chunk([])
-        self._ordinary_keys = len(ordinary)
-        event = sse_data(ordinary)
-        assert event.endswith(b'"choices":[]}\n\n'), "choices are the last key of a chunk"
-        self._prefix = event.removesuffix(b"[]}\n\n")
-        self._suffix = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._begin = sse_data(header.fields()).removesuffix(b"}\n\n") + b","
+        self._end = b',"usage":null}\n\n' if include_usage else b"}\n\n"
 
     def end(self) -> list[Chunk]:
         """The usage chunk."""
-        return [{**self.header.chunk([]), "usage": self.usage.body()}]
+        return [{"choices": [], "usage": self.usage.body()}]
 
     def encoded(self, chunks: Iterable[Chunk]) -> bytes:
         """Events. With `include_usage` every chunk has the key, null but in the last; else there is no such chunk."""
         return b"".join([self._event(chunk) for chunk in chunks])
 
     def _event(self, chunk: Chunk) -> bytes:
-        """One chunk. What all repeat is encoded once, for those that have nothing else."""
-        if len(chunk) == self._ordinary_keys:
-            return self._prefix + to_json(chunk["choices"]) + self._suffix
-        if self._include_usage:
-            return sse_data(chunk if "usage" in chunk else {**chunk, "usage": None})
-        return b"" if "usage" in chunk else sse_data(chunk)
+        fields = to_json(chunk)[1:-1]
+        if "usage" not in chunk:
+            return self._begin + fields + self._end
+        return self._begin + fields + b"}\n\n" if self._include_usage else b""
 
     def closing(self, error: RequestError | None) -> bytes:
         """The stream's last words: the error that cut it short, if one did, and [DONE]."""

@@ -29,24 +29,26 @@ class DirectBody:
     """The way of a streamed body's pieces past the layers of the web framework. They look at an answer's head only, and
     going through all of them costs more than making the event of a token."""
 
-    __slots__ = ("_request",)
+    __slots__ = ("_flow", "_request", "_transport")
 
     def __init__(self, request: RequestResponseCycle) -> None:
+        assert request.chunked_encoding, "a stream's length is not known"
         self._request = request
+        self._flow = request.flow
+        self._transport = request.transport
 
     @property
     def is_open(self) -> bool:
-        """Whether `send` has begun the body and the client keeps up; else the next piece is for `send`, which waits."""
-        request = self._request
-        return bool(request.chunked_encoding) and not request.flow.write_paused and not request.disconnected
+        """Whether the client is there and keeps up; else the next piece is for `send`, which knows how to wait."""
+        return not self._flow.write_paused and not self._request.disconnected
 
     def write(self, data: bytes) -> None:
         """Writes the next piece, which is not empty. Only while open."""
-        self._request.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 def direct_body(scope: Scope) -> DirectBody:
-    """That of the answer to a request which is being served here."""
+    """That of the answer to a request, once its head has been sent."""
     request = scope["extensions"][_DIRECT]["request"]()
     assert request is not None, "who serves a request keeps it"
     return DirectBody(request)

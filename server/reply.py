@@ -98,6 +98,8 @@ async def whole_reply(request: Request, generation: Generation, answer: Answer, 
 class _Batches:
     """Chunks of an answer as steps complete them."""
 
+    __slots__ = ("_answer", "_generation", "_head", "_idle_s", "ended")
+
     def __init__(self, generation: Generation, answer: Answer, idle_s: float | None) -> None:
         self._generation = generation
         self._answer = answer

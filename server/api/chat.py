@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ...engine.request import Draw, Output
+from ...engine.request import Output
 from ..bridge import Choice
-from ..choices import ENDING, Held, TokenNames, chat_logprobs, ending, finish_reason, prompt_logprobs
+from ..choices import ENDING, TokenNames, chat_logprobs, ending, finish_reason, prompt_logprobs
 from ..chunks import Chunk, ChunkedAnswer, Header, Usage
 from ..conversation import prepared
 from ..deltas import Delta, DeltaParser, merge_delta
@@ -75,9 +75,8 @@ async def create_chat_completion(request: Request) -> Response:
 @dataclass(slots=True)
 class _ChoiceState:
     parser: DeltaParser
-    held: Held = field(default_factory=Held)
+    held: Output | None = None  # what no chunk has shown yet, so that no chunk is empty
     spoke: bool = False  # it has given a delta
-    done: bool = False
 
 
 class ChatAnswer(ChunkedAnswer):
@@ -97,19 +96,19 @@ class ChatAnswer(ChunkedAnswer):
         self._prompt = prompt
         self._seed = seed
         self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
-        self._prompt_draws: Sequence[Draw | None] | None = None  # until a chunk has shown them
         self._states = [_ChoiceState(parser) for parser in parsers]
+        self._num_open = len(self._states)
 
     @property
     def done(self) -> bool:
         """Every choice has ended."""
-        return all(state.done for state in self._states)
+        return not self._num_open
 
     def start(self) -> list[Chunk]:
         """A chunk with the role per choice. The first also has what an answer has once: seed and prompt ids."""
         # An answer that may be only a call begins without content: who adds up its deltas then has null, not "".
         opening: Delta = {"role": "assistant", "content": None if self._body.may_call() else ""}
-        chunks = [self.header.chunk([self._choice(index, opening, None)]) for index in range(len(self._states))]
+        chunks: list[Chunk] = [{"choices": [self._choice(index, opening, None)]} for index in range(len(self._states))]
         chunks[0]["seed"] = self._seed
         if self._body.return_token_ids:
             chunks[0]["prompt_token_ids"] = list(self._prompt.token_ids)
@@ -118,39 +117,36 @@ class ChatAnswer(ChunkedAnswer):
     def feed(self, index: int, output: Output) -> list[Chunk]:
         """See Answer.feed. Log-probabilities and ids go with the first delta after their tokens."""
         state, finish = self._states[index], output.finish
-        state.held.add(output)
-        if output.prompt_draws is not None:
-            self._prompt_draws = output.prompt_draws
+        shown = output if state.held is None else state.held.then(output)
         deltas = state.parser.feed(output.text)
         reason = ""
         if finish is not None:
             rest, reason = state.parser.end(finish_reason(finish))
             deltas = deltas + rest or [{} if state.spoke else {"content": ""}]  # an empty answer is a text
+        state.held = None if deltas else shown
         if not deltas:
             return []
         state.spoke = True
-        held, state.held = state.held, Held()
-        choices = [self._choice(index, delta, held if at == 0 else None) for at, delta in enumerate(deltas)]
+        choices = [self._choice(index, delta, shown if at == 0 else None) for at, delta in enumerate(deltas)]
         if finish is not None:
             choices[-1] |= {"finish_reason": reason, **ending(finish)}
-            state.done = True
+            self._num_open -= 1
             self.usage.add(index, finish)
-        chunks = [self.header.chunk([choice]) for choice in choices]
-        if self._prompt_draws is not None and self._body.prompt_logprobs is not None:
-            chunks[0]["prompt_logprobs"] = prompt_logprobs(self._prompt_draws, self._body.prompt_logprobs, self._names)
-            self._prompt_draws = None
+        chunks: list[Chunk] = [{"choices": [choice]} for choice in choices]
+        if shown.prompt_draws is not None and self._body.prompt_logprobs is not None:
+            chunks[0]["prompt_logprobs"] = prompt_logprobs(shown.prompt_draws, self._body.prompt_logprobs, self._names)
         return chunks
 
-    def _choice(self, index: int, delta: Delta, held: Held | None) -> dict[str, object]:
-        logprobs = chat_logprobs(held.draws, self._names) if held is not None and held.draws else None
+    def _choice(self, index: int, delta: Delta, shown: Output | None) -> dict[str, object]:
+        logprobs = chat_logprobs(shown.draws, self._names) if shown is not None and shown.draws else None
         choice: dict[str, object] = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
-        if self._body.return_token_ids and held is not None:
-            choice["token_ids"] = held.token_ids
+        if self._body.return_token_ids and shown is not None:
+            choice["token_ids"] = shown.token_ids
         return choice
 
     def fold(self, chunks: Iterable[Chunk]) -> dict[str, object]:
         """A `chat.completion` object."""
-        whole: dict[str, Any] = {}
+        whole = self.header.fields()
         choices: dict[int, dict[str, Any]] = {}
         for chunk in cast(Iterable[dict[str, Any]], chunks):
             whole.update({**chunk, "choices": []})

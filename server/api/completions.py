@@ -10,12 +10,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ...engine.grammar.matcher import Grammar
-from ...engine.request import Draw, Finish, Output
+from ...engine.request import Output
 from ..bridge import Choice
 from ..choices import (
     ENDING,
     CompletionLogprobs,
-    Held,
     Judged,
     TokenNames,
     ending,
@@ -88,37 +87,43 @@ class _ChoiceState:
 
     def __init__(self, tokenizer: Tokenizer, prompt: Prompt, echo: bool, logprobs: CompletionLogprobs | None) -> None:
         self._echo = Echo(tokenizer, prompt) if echo else None
-        self._held = Held(text="" if self._echo is None else self._echo.text)
+        self._held = None if self._echo is None else Output(text=self._echo.text)  # what no chunk has shown yet
         self._logprobs = logprobs
         self._offsets = None  # nobody asks where tokens lie
         if logprobs is not None:
-            self._offsets = AnswerOffsets(tokenizer, prompt.token_ids, len(self._held.text))
+            self._offsets = AnswerOffsets(
+                tokenizer, prompt.token_ids, 0 if self._held is None else len(self._held.text)
+            )
         self._judged: list[Judged] = []  # tokens whose log-probabilities no chunk has shown yet
-        self.prompt_draws: Sequence[Draw | None] | None = None  # until a chunk has shown them
-        self.started = False
-        self.done = False
+        self.started = False  # a chunk has shown something
 
-    def add(self, output: Output) -> bool:
-        """Takes an output; True when a chunk is due."""
-        if output.prompt_draws is not None:
-            self.prompt_draws = output.prompt_draws
+    def add(self, output: Output) -> Output | None:
+        """Takes an output. Returns what the chunk shows that is due; None: none is."""
         if self._echo is not None:
-            joint = self._echo.joint(output)
-            self._held.text += joint
-            if self._offsets is not None:
-                self._offsets.skip(len(joint))
-        self._held.add(output)
+            self._add_echo(self._echo, output)
         if self._offsets is not None:
-            if self._echo is not None and output.prompt_draws is not None:
-                self._judged += self._echo.judged(output.prompt_draws)
             self._judged += self._offsets.judged(output.token_ids, output.draws)
-        return output.finish is not None or bool(self._held.text)
+        shown = output if self._held is None else self._held.then(output)
+        is_due = output.finish is not None or shown.text
+        self._held = None if is_due else shown
+        return shown if is_due else None
 
-    def take(self) -> tuple[Held, dict[str, list[object]] | None]:
-        """What the chunk shows."""
-        held, self._held = self._held, Held()
+    def _add_echo(self, echo: Echo, output: Output) -> None:
+        """What an output says of the prompt."""
+        joint = echo.joint(output)
+        if joint:
+            self._held = (self._held or Output()).then(Output(text=joint))
+        if self._offsets is not None:
+            self._offsets.skip(len(joint))
+            if output.prompt_draws is not None:
+                self._judged += echo.judged(output.prompt_draws)
+
+    def logprobs(self) -> dict[str, list[object]] | None:
+        """Those of the chunk that is due."""
+        if self._logprobs is None:
+            return None
         judged, self._judged = self._judged, []
-        return held, None if self._logprobs is None else self._logprobs.body(judged)
+        return self._logprobs.body(judged)
 
 
 class CompletionAnswer(ChunkedAnswer):
@@ -143,11 +148,12 @@ class CompletionAnswer(ChunkedAnswer):
             for prompt in prompts
             for _ in range(body.num_choices())
         ]
+        self._num_open = len(self._states)
 
     @property
     def done(self) -> bool:
         """Every choice has ended."""
-        return all(state.done for state in self._states)
+        return not self._num_open
 
     def start(self) -> list[Chunk]:
         """Nothing: a completion's first chunk is its first text."""
@@ -156,34 +162,35 @@ class CompletionAnswer(ChunkedAnswer):
     def feed(self, index: int, output: Output) -> list[Chunk]:
         """See Answer.feed."""
         state = self._states[index]
-        if not state.add(output):
+        shown = state.add(output)
+        if shown is None:
             return []
-        held, logprobs = state.take()
-        choice: dict[str, object] = {"index": index, "text": held.text, "logprobs": logprobs, "finish_reason": None}
+        choice: dict[str, object] = {
+            "index": index,
+            "text": shown.text,
+            "logprobs": state.logprobs(),
+            "finish_reason": None,
+        }
         if self._body.return_token_ids:
             if not state.started:
                 choice["prompt_token_ids"] = list(self._prompts[index // self._body.num_choices()].token_ids)
-            choice["token_ids"] = held.token_ids
-        if state.prompt_draws is not None and self._body.prompt_logprobs is not None:
-            choice["prompt_logprobs"] = prompt_logprobs(state.prompt_draws, self._body.prompt_logprobs, self._names)
-        state.prompt_draws = None
+            choice["token_ids"] = shown.token_ids
+        if shown.prompt_draws is not None and self._body.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(shown.prompt_draws, self._body.prompt_logprobs, self._names)
         state.started = True
         if output.finish is not None:
-            self._finish(state, index, output.finish, choice)
-        chunk = self.header.chunk([choice])
+            choice |= {"finish_reason": finish_reason(output.finish), **ending(output.finish)}
+            self._num_open -= 1
+            self.usage.add(index, output.finish)
+        chunk: Chunk = {"choices": [choice]}
         if self._first:
             self._first = False
             chunk["seed"] = self._seed
         return [chunk]
 
-    def _finish(self, state: _ChoiceState, index: int, finish: Finish, choice: dict[str, object]) -> None:
-        choice |= {"finish_reason": finish_reason(finish), **ending(finish)}
-        state.done = True
-        self.usage.add(index, finish)
-
     def fold(self, chunks: Iterable[Chunk]) -> dict[str, object]:
         """A `text_completion` object."""
-        whole: dict[str, Any] = {}
+        whole = self.header.fields()
         choices: dict[int, dict[str, Any]] = {}
         for chunk in cast(Iterable[dict[str, Any]], chunks):
             whole.update({**chunk, "choices": []})
