@@ -57,7 +57,7 @@ int AttendStage::chunks(const Step& step, int threads) {
     for (int p = 0; p < t.num_splits; ++p) chunks_.push_back({i, p});
     records += int64_t(t.num_splits) * t.rows * shape_.group * record_floats(shape_.layout.value_dim);
   }
-  if (size_t(records) > workspace_.records.size()) workspace_.records.resize(size_t(records));
+  workspace_.records.reserve(size_t(records));
   if (tasks_.size() > open_capacity_) {
     open_capacity_ = tasks_.size();
     open_ = std::make_unique<std::atomic<int>[]>(open_capacity_);

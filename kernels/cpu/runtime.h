@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "linear.h"
+#include "memory.h"
 #include "pool.h"
 #include "rowops.h"
 #include "sampler_kernels.h"
@@ -23,12 +24,24 @@ Kernels find_kernels(const std::string& isa);  // throws std::invalid_argument w
 // A number that no rows had before (ActivationRows::version).
 uint64_t next_rows_version();
 
+// Floats from the start of a page: vectors of them then lie in one cache line each.
+class PageFloats {
+ public:
+  void reserve(size_t floats) {  // what was there may be gone
+    if (floats * sizeof(float) > memory_.bytes()) memory_ = MappedMemory(floats * sizeof(float));
+  }
+  float* data() const { return memory_.as<float>(); }
+
+ private:
+  MappedMemory memory_;
+};
+
 // Memory that stages share, because one runs at a time. Sized when a stage is made or its chunks are counted.
 struct Workspace {
-  std::vector<std::vector<float>> scratch;  // by worker, for one chunk
-  std::vector<float> records;               // partial results of attention's split tasks
+  std::vector<PageFloats> scratch;  // by worker, for one chunk
+  PageFloats records;               // partial results of attention's split tasks
   void reserve_scratch(size_t floats) {
-    for (auto& s : scratch) s.resize(s.size() < floats ? floats : s.size());
+    for (auto& s : scratch) s.reserve(floats);
   }
 };
 

@@ -133,7 +133,7 @@ void add_values_of_one(const Tile& tile, const Vectors& v, const float (&weights
 template <int N, class Tile>
 void apply(const Tile& tile, const AttendShape& s, const Vectors& v) {
   f32x16 dots[N][2];
-  float weights[N][kBlock];
+  alignas(64) float weights[N][kBlock];
   score<N>(tile, s, v, dots);
   for (int i = 0; i < N; ++i)
     for (f32x16& dot : dots[i]) dot = dot * splat(s.scale);
