@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .formats import KvType
-from .program import KvGroup, Program
+from .program import KvGroup, Program, RecurrentGroup
 from .sampling import Draw, DrawFault, SamplingSpec
 
 
@@ -85,6 +85,50 @@ class KvPool(Protocol):
         ...
 
 
+STATE_SAVES = 2  # checkpoints that one step can take of a sequence
+SOURCE, TARGET, POSITION, SAVES = 0, 1, 2, 3  # columns of a state table; from SAVES on pairs of (block, position)
+STATE_COLUMNS = SAVES + 2 * STATE_SAVES
+NO_POSITION = (1 << 31) - 1
+
+
+class StatePool(Protocol):
+    """States of a recurrent group, in blocks of one state each, and per slot a log of rows that may be taken back.
+
+    The pool owns the table [slots, STATE_COLUMNS], the engine writes it. A step whose rows of a slot begin at p
+
+        takes the state out of block SOURCE, where it is the one before some position h <= p,
+        carries it forward by the logged rows h .. p - 1 and then by its own rows;
+        the state before position POSITION (p or later) is what block TARGET holds afterwards;
+        own rows from POSITION on are logged: the slot's next step may begin at any of them, or after the last;
+        of each save, (block, position) with h < position <= POSITION, the block is left holding the state before it.
+
+    Block 0 is the state before position 0: it can be read, and as TARGET or in a save it stands for none. TARGET may be
+    SOURCE only if POSITION is p. So a step that failed can be run again, in whatever layer it ended.
+    """
+
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def log_rows(self) -> int:
+        """Rows that a slot's log holds."""
+        ...
+
+    @property
+    def table(self) -> NDArray[np.int32]: ...
+
+    def open(self, slot: int) -> None:
+        """Another sequence has the slot from now on: what is logged is nobody's."""
+        ...
+
+    def forget(self, block: int) -> None:
+        """The block holds no state until a step stores one."""
+        ...
+
+    def fill(self, block: int, value: float) -> None:
+        """Overwrites every number in a block, which then holds no state (tests poison freed blocks with NaN)."""
+        ...
+
+
 class Executor(Protocol):
     """A program bound to weights, pools and buffers. Used by one thread; `cancel` may be called from any."""
 
@@ -92,8 +136,8 @@ class Executor(Protocol):
     def program(self) -> Program: ...
 
     def step(self, batch: StepBatch) -> None:
-        """Runs all ops over the batch without the GIL. Raises StepError or StepCancelled; then no result is valid, and
-        the only trace left is KV written at the batch's own positions."""
+        """Runs all ops over the batch without the GIL. Raises StepError or StepCancelled; then no result is valid, the
+        only trace left is KV written at the batch's own positions, and the same rows may be run again."""
         ...
 
     def logits(self) -> NDArray[np.float32]:
@@ -190,4 +234,27 @@ class Backend(Protocol):
 
     def logprobs(self, executor: Executor, row: int, token_id: int, num_top: int) -> Draw:
         """Log-probabilities of `token_id` and the `num_top` best of a logits row, as `draw` would report them."""
+        ...
+
+
+@runtime_checkable
+class RecurrentBackend(Backend, Protocol):
+    """A backend that also runs programs with a recurrent group."""
+
+    def state_bytes(self, group: RecurrentGroup) -> int:
+        """Bytes of one state, over all layers of the group."""
+        ...
+
+    def log_bytes(self, group: RecurrentGroup, log_rows: int) -> int:
+        """Bytes of one slot's log."""
+        ...
+
+    def allocate_states(self, group: RecurrentGroup, num_blocks: int, slots: int, log_rows: int) -> StatePool:
+        """Reserves states (block 0, which takes no memory, included) and logs; pages are touched only when written."""
+        ...
+
+    def load(
+        self, program: Program, pools: Mapping[KvGroup, KvPool], limits: Limits, states: StatePool | None = None
+    ) -> Executor:
+        """As Backend.load; `states` for the program's recurrent group."""
         ...

@@ -3,7 +3,8 @@
 A program knows weights, buffers and KV groups; it does not know requests, blocks or how an executor runs it. Executors
 in `kernels/reference` and `kernels/cpu` run the same program. Every buffer is float32, one row per input row of a step
 (or per row that wants logits); an op reads and writes whole rows, so a row never sees another row except through the
-KV cache.
+KV cache
+or its sequence's recurrent state.
 """
 
 from __future__ import annotations
@@ -76,10 +77,11 @@ class RopeLayout(Enum):
 
 
 class Activation(Enum):
-    """Gate functions of a gated feed-forward: act(gate) * up. GELU is the tanh form."""
+    """Gate functions: act(gate) * up. GELU is the tanh form."""
 
     SILU = "silu"
     GELU_TANH = "gelu_tanh"
+    SIGMOID = "sigmoid"
 
 
 class Gating(Enum):
@@ -102,6 +104,28 @@ class KvGroup:
     key_dim: int
     value_dim: int
     window: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RecurrentGroup:
+    """Layers that carry a state from position to position instead of keeping every position.
+
+    A sequence's state, per layer: the last `kernel - 1` rows of `channels` values before its convolution, and for each
+    value head a matrix of key_dim x value_dim. All of it is float32.
+    """
+
+    name: str
+    num_layers: int
+    kernel: int
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def channels(self) -> int:
+        """Queries and keys of all key heads, then values of all value heads."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +232,43 @@ class Attend:
 
 
 @dataclass(frozen=True, eq=False)
+class ShortConv:
+    """out[p] = silu(sum over j of weight[:, j] * src[p - kernel + 1 + j]) per channel; rows before position 0 are zero.
+
+    `weight` is (channels, kernel). The sum runs in ascending j. Earlier positions come from the sequence's state.
+    """
+
+    out: Buffer
+    src: Buffer
+    weight: Weight
+    group: RecurrentGroup
+    layer: int  # index within the group
+
+
+@dataclass(frozen=True, eq=False)
+class GatedDeltaNet:
+    """A linear attention that forgets by a gate and corrects what it holds (arXiv 2412.06464). Per position and value
+    head, with the key head `value head mod key_heads`, over the head's state S (key_dim x value_dim), zero at first:
+
+        q, k, v = parts of mixed;  q <- q / max(|q|, eps) / sqrt(key_dim);  k <- k / max(|k|, eps)
+        decay = exp(rate * softplus(alpha + dt));  strength = sigmoid(beta)
+        delta = strength * (v - decay * S^T k);  S <- decay * S + k delta^T;  out = S^T q
+
+    `mixed` is [queries | keys | values], `alpha` and `beta` have one value per value head, as `rate` and `dt`.
+    """
+
+    out: Buffer
+    mixed: Buffer
+    alpha: Buffer
+    beta: Buffer
+    rate: Weight
+    dt: Weight
+    eps: float
+    group: RecurrentGroup
+    layer: int  # index within the group
+
+
+@dataclass(frozen=True, eq=False)
 class Gate:
     """out = activation(gate) * up. out may be gate or up."""
 
@@ -265,7 +326,22 @@ class Tap:
     src: Buffer
 
 
-Op = Embed | RmsNorm | Linear | Add | Rope | KvWrite | Attend | Gate | Moe | SelectLogitsRows | ScaleCap | Tap
+Op = (
+    Embed
+    | RmsNorm
+    | Linear
+    | Add
+    | Rope
+    | KvWrite
+    | Attend
+    | ShortConv
+    | GatedDeltaNet
+    | Gate
+    | Moe
+    | SelectLogitsRows
+    | ScaleCap
+    | Tap
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,6 +357,7 @@ class Program:
     logits: Buffer
     kv_groups: tuple[KvGroup, ...]
     inputs: tuple[Buffer, ...] = ()
+    recurrent: RecurrentGroup | None = None
 
     @property
     def vocab_size(self) -> int:

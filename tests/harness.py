@@ -12,9 +12,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.kernels.backend import Backend, Limits, StepBatch
+from surefoot.kernels.backend import (
+    POSITION,
+    SOURCE,
+    TARGET,
+    Backend,
+    Executor,
+    Limits,
+    RecurrentBackend,
+    StatePool,
+    StepBatch,
+)
 from surefoot.kernels.formats import KvType
-from surefoot.kernels.program import BLOCK, Program
+from surefoot.kernels.program import BLOCK, Program, RecurrentGroup
 from surefoot.models.checkpoint import Checkpoint
 from surefoot.models.config import Definition
 from surefoot.models.gguf import GgufFile
@@ -27,6 +37,27 @@ ORACLE = DATA / "oracle"
 def open_model(path: str | Path) -> Definition:
     """The configuration and program of a file, without its tokenizer."""
     return build(Checkpoint(GgufFile.open(path)))
+
+
+def allocate_states(backend: RecurrentBackend, group: RecurrentGroup, sequences: int) -> StatePool:
+    """Two states and a log of 17 rows for each sequence; all of them hold NaN."""
+    states = backend.allocate_states(group, 1 + 2 * sequences, sequences, 17)
+    for block in range(1, states.num_blocks):
+        states.fill(block, float("nan"))
+    return states
+
+
+def order_state(states: StatePool, slot: int, first: int, rows: int, commit: bool) -> None:
+    """One row is logged, and so are rows that may be taken back; others go from one of the slot's states to the
+    other."""
+    row, (one, other) = states.table[slot], (1 + 2 * slot, 2 + 2 * slot)
+    logs = rows == 1 or not commit
+    if logs and row[SOURCE]:
+        row[TARGET] = row[SOURCE]
+    else:
+        row[TARGET] = other if row[SOURCE] == one else one
+        states.fill(int(row[TARGET]), float("nan"))
+    row[POSITION] = first if logs else first + rows
 
 
 class ProgramRunner:
@@ -55,9 +86,18 @@ class ProgramRunner:
             pool.block_table[:] = order.permutation(count).astype(np.int32).reshape(sequences, per_sequence)
             for block in range(count):
                 pool.fill(block, float("nan"))
-        self.executor = backend.load(program, self.pools, Limits(max_rows, max_logits_rows or max_rows, sequences))
+        limits = Limits(max_rows, max_logits_rows or max_rows, sequences)
+        self.states: StatePool | None = None
+        self.executor = self._load(backend, program, limits)
         self.max_rows = max_rows
         self.outputs: dict[str, NDArray[np.float32]] = {}  # taps of the last step, all of its rows
+
+    def _load(self, backend: Backend, program: Program, limits: Limits) -> Executor:
+        if program.recurrent is None:
+            return backend.load(program, self.pools, limits)
+        assert isinstance(backend, RecurrentBackend)
+        self.states = allocate_states(backend, program.recurrent, limits.max_sequences)
+        return backend.load(program, self.pools, limits, self.states)
 
     def step(
         self,
@@ -74,6 +114,9 @@ class ProgramRunner:
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         wanted = np.arange(offsets[-1]) if want == "all" else offsets[1:] - 1
         positions = [np.arange(n) + self.lengths[slot] for slot, n in zip(slots, counts, strict=True)]
+        if self.states is not None:
+            for slot, n in zip(slots, counts, strict=True):
+                order_state(self.states, slot, self.lengths[slot], n, commit)
         self.executor.step(
             StepBatch(
                 token_ids=np.concatenate([pieces[slot] for slot in slots]).astype(np.int32),
@@ -86,6 +129,8 @@ class ProgramRunner:
         )
         for slot, n in zip(slots, counts, strict=True):
             self.lengths[slot] += n
+            if self.states is not None:
+                self.states.table[slot, SOURCE] = self.states.table[slot, TARGET]
             if commit:
                 self._free_behind_window(slot)
         self.outputs = {name: self.executor.output(name).copy() for name in taps}

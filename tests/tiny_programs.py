@@ -15,6 +15,7 @@ from surefoot.kernels.program import (
     Buffer,
     Embed,
     Gate,
+    GatedDeltaNet,
     Gating,
     KvGroup,
     KvWrite,
@@ -22,6 +23,7 @@ from surefoot.kernels.program import (
     Moe,
     Op,
     Program,
+    RecurrentGroup,
     RmsNorm,
     Rope,
     RopeLayout,
@@ -29,6 +31,7 @@ from surefoot.kernels.program import (
     Rows,
     ScaleCap,
     SelectLogitsRows,
+    ShortConv,
     Tap,
     Weight,
 )
@@ -59,6 +62,7 @@ class Shape:
     post_norms: bool = False
     final_cap: float = 0.0
     layers: int = 2
+    recurrent: RecurrentGroup | None = None  # of every second layer, from the first on
 
 
 SHAPES: dict[str, Shape] = {
@@ -81,6 +85,10 @@ SHAPES: dict[str, Shape] = {
     "many_heads": Shape(heads=18, kv_heads=2, key_dim=8, value_dim=16, weights=WeightType.BF16),
     "wide_heads": Shape(heads=2, kv_heads=2, key_dim=64, value_dim=96, weights=WeightType.Q5_1),
     "experts": Shape(experts=6, weights=WeightType.Q8_0),
+    "recurrent": Shape(
+        recurrent=RecurrentGroup("recurrent", 2, 4, 2, 6, 24, 80), layers=4, activation=Activation.SIGMOID
+    ),
+    "odd_recurrent": Shape(recurrent=RecurrentGroup("recurrent", 1, 3, 1, 4, 9, 16), weights=WeightType.Q8_0),
     "sigmoid_experts": Shape(experts=5, gating=Gating.SIGMOID, weights=WeightType.F32),
 }
 
@@ -124,14 +132,34 @@ def tiny_program(shape: Shape, seed: int = 0) -> Program:
     b.ops.append(Embed(residual, table, 1.25))
     for layer in range(shape.layers):
         b.ops.append(Tap(f"residual.{layer}", residual))
-        _attention(b, residual, normed, near if shape.window and layer % 2 == 0 else full, layer, rope)
+        if shape.recurrent is not None and layer % 2 == 0:
+            _delta(b, residual, normed, shape.recurrent, layer // 2)
+        else:
+            _attention(b, residual, normed, near if shape.window and layer % 2 == 0 else full, layer, rope)
         _feed_forward(b, residual, normed)
     last, logits = Buffer("last", HIDDEN, Rows.LOGITS), Buffer("logits", VOCABULARY, Rows.LOGITS)
     b.ops.append(SelectLogitsRows(last, residual))
     b.norm(last, last, HIDDEN)
     b.ops += [Tap("final", last), Linear(logits, last, table), ScaleCap(logits, 0.5, shape.final_cap)]
     groups = (full, near) if shape.window else (full,)
-    return Program("tiny", tuple(b.ops), logits, groups)
+    return Program("tiny", tuple(b.ops), logits, groups, recurrent=shape.recurrent)
+
+
+def _delta(b: _Builder, residual: Buffer, normed: Buffer, group: RecurrentGroup, layer: int) -> None:
+    b.norm(normed, residual, HIDDEN)
+    raw, mixed = Buffer("raw", group.channels), Buffer("mixed", group.channels)
+    alpha, beta = Buffer("alpha", group.value_heads), Buffer("beta", group.value_heads)
+    out = Buffer("out", group.value_heads * group.value_dim)
+    for buffer in (raw, alpha, beta):
+        b.linear(buffer, normed)
+    b.ops.append(ShortConv(mixed, raw, b.weight(group.channels, group.kernel, kind=WeightType.F32), group, layer))
+    b.count += 1
+    rate = -np.exp(b.rng.standard_normal(group.value_heads)).astype(np.float32)
+    decay = Weight(f"tiny.{b.count}.weight", WeightType.F32, (group.value_heads,), rate.view(np.uint8))
+    dt = b.weight(group.value_heads, scale=1.0)
+    b.ops.append(GatedDeltaNet(out, mixed, alpha, beta, decay, dt, 1e-6, group, layer))
+    b.norm(out, out, group.value_dim, group.value_heads)
+    _into_residual(b, residual, normed, out)
 
 
 def _attention(b: _Builder, residual: Buffer, normed: Buffer, group: KvGroup, layer: int, rope: RopeTable) -> None:

@@ -29,6 +29,10 @@ class Scratch:
     ) -> None:
         """`spare`: positions beyond the tokens, for drafts and for tokens appended later. Raises ConfigError where
         memory does not suffice."""
+        if opened.model.program.recurrent is not None:
+            raise ConfigError(
+                f"{opened.model.config.name} has recurrent layers: it cannot go back to any position, as this needs"
+            )
         length = len(token_ids) + spare
         config = EngineConfig(
             kv_type=opened.kv_type,

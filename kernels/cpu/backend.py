@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend import DrawRequest, Executor, KvPool, Limits, NativeTime, RowHandle, Sampler, StepBatch
+from ..backend import DrawRequest, Executor, KvPool, Limits, NativeTime, RowHandle, Sampler, StatePool, StepBatch
 from ..errors import ConfigError, StepCancelled, StepError
 from ..formats import KvType
-from ..program import KvGroup, Program
+from ..program import KvGroup, Program, RecurrentGroup
 from ..sampling import Draw, DrawFault, SamplingSpec
 from . import _ops, sampling
-from .lower import WeightStore, lower
+from .lower import WeightStore, lower, state_layout
 
 ARITHMETIC = "cpu-1"  # raise whenever a result changes in any bit
 ISA_VARIABLE = "SUREFOOT_ISA"  # amx | avx512 | avx2 | portable; for tests: results are the same
@@ -63,14 +63,29 @@ class CpuBackend:
     def allocate_kv(self, group: KvGroup, kv_type: KvType, num_blocks: int, slots: int, max_blocks: int) -> KvPool:
         return CpuKvPool(self.runtime, group, kv_type, num_blocks, slots, max_blocks)
 
-    def load(self, program: Program, pools: Mapping[KvGroup, KvPool], limits: Limits) -> Executor:
+    def state_bytes(self, group: RecurrentGroup) -> int:
+        return _ops.state_bytes(state_layout(group), group.num_layers)
+
+    def log_bytes(self, group: RecurrentGroup, log_rows: int) -> int:
+        return _ops.log_bytes(state_layout(group), group.num_layers, log_rows)
+
+    def allocate_states(self, group: RecurrentGroup, num_blocks: int, slots: int, log_rows: int) -> StatePool:
+        return CpuStatePool(group, num_blocks, slots, log_rows)
+
+    def load(
+        self, program: Program, pools: Mapping[KvGroup, KvPool], limits: Limits, states: StatePool | None = None
+    ) -> Executor:
         own = {group: pool.native for group, pool in pools.items() if isinstance(pool, CpuKvPool)}
         if len(own) != len(pools):
             raise ConfigError(f"{program.name}: a KV pool of another backend")
         for group, pool in pools.items():
             if isinstance(pool, CpuKvPool) and pool.group is not group:
                 raise ConfigError(f"{program.name}: KV group {group.name} is bound to another group's pool")
-        return CpuExecutor(program, self.runtime, self._store, own, limits)
+        native = states.native if isinstance(states, CpuStatePool) else None
+        group = states.group if isinstance(states, CpuStatePool) else None
+        if program.recurrent is not group:
+            raise ConfigError(f"{program.name}: no states, or another group's or backend's, for its recurrent layers")
+        return CpuExecutor(program, self.runtime, self._store, own, limits, native)
 
     def sampler(self, spec: SamplingSpec, prompt_ids: Sequence[int], vocab_size: int) -> Sampler:
         return sampling.sampler(spec, prompt_ids, vocab_size)
@@ -133,6 +148,26 @@ class CpuKvPool:
         self.native.fill(self._runtime, block, value)
 
 
+class CpuStatePool:
+    """A recurrent group's states and logs, in untouched anonymous memory until written."""
+
+    def __init__(self, group: RecurrentGroup, num_blocks: int, slots: int, log_rows: int) -> None:
+        self.group = group
+        self.native = _ops.StatePool(state_layout(group), group.num_layers, num_blocks, slots, log_rows)
+        self.num_blocks = num_blocks
+        self.log_rows = log_rows
+        self.table = self.native.table
+
+    def open(self, slot: int) -> None:
+        self.native.open(slot)
+
+    def forget(self, block: int) -> None:
+        self.native.forget(block)
+
+    def fill(self, block: int, value: float) -> None:
+        self.native.fill(block, value)
+
+
 class CpuExecutor:
     """A program in native form."""
 
@@ -143,8 +178,9 @@ class CpuExecutor:
         store: WeightStore,
         pools: Mapping[KvGroup, _ops.KvPool],
         limits: Limits,
+        states: _ops.StatePool | None,
     ) -> None:
-        lowered = lower(program, runtime, store, pools, limits)
+        lowered = lower(program, runtime, store, pools, limits, states)
         self.native = lowered.native
         self._program = program
         self._taps = lowered.taps

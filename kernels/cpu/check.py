@@ -12,16 +12,19 @@ from ..program import (
     Buffer,
     Embed,
     Gate,
+    GatedDeltaNet,
     KvGroup,
     KvWrite,
     Linear,
     Moe,
     Program,
+    RecurrentGroup,
     RmsNorm,
     Rope,
     Rows,
     ScaleCap,
     SelectLogitsRows,
+    ShortConv,
     Tap,
     Weight,
 )
@@ -34,6 +37,8 @@ def check_program(program: Program) -> None:
     for at, op in enumerate(program.ops):
         if type(op) not in _CHECKS:
             raise ConfigError(f"the cpu backend lacks the op {type(op).__name__} ({program.name})")
+        if isinstance(op, ShortConv | GatedDeltaNet) and op.group is not program.recurrent:
+            raise ConfigError(f"{program.name}: op {at} ({type(op).__name__}): a group that is not the program's")
         for holds, fault in _CHECKS[type(op)](op):
             if not holds:
                 raise ConfigError(f"{program.name}: op {at} ({type(op).__name__}): {fault}")
@@ -128,6 +133,35 @@ def _attend(op: Attend) -> Iterator[Condition]:
     yield from _vector(op.sinks, op.heads)
 
 
+def _recurrent(group: RecurrentGroup, layer: int, *buffers: Buffer) -> Iterator[Condition]:
+    yield 0 <= layer < group.num_layers, f"recurrent group {group.name} has no layer {layer}"
+    yield group.kernel > 1, f"a convolution over {group.kernel} rows"
+    yield group.value_dim % 16 == 0, f"values of {group.value_dim}, not of a multiple of 16"
+    yield group.value_heads % group.key_heads == 0, f"{group.value_heads} value heads over {group.key_heads} key heads"
+    yield all(buffer.rows is Rows.ALL for buffer in buffers), "runs on rows that want logits only"
+
+
+def _short_conv(op: ShortConv) -> Iterator[Condition]:
+    group = op.group
+    yield from _recurrent(group, op.layer, op.out, op.src)
+    yield op.out.width == op.src.width == group.channels, f"rows of another width than {group.channels} channels"
+    yield op.out is not op.src, "overwrites rows that later ones read"
+    weight = op.weight
+    yield weight.shape == (group.channels, group.kernel), f"{weight.name} has shape {weight.shape}"
+    yield weight.type in _VECTOR_TYPES, f"{weight.name} is {weight.type.name}; taps are F32, F16 or BF16"
+    yield weight.data.size == group.channels * weight.row_bytes, f"{weight.name} has {weight.data.size} bytes"
+
+
+def _delta(op: GatedDeltaNet) -> Iterator[Condition]:
+    group = op.group
+    yield from _recurrent(group, op.layer, op.out, op.mixed, op.alpha, op.beta)
+    yield op.mixed.width == group.channels, f"rows of another width than {group.channels} channels"
+    yield op.out.width == group.value_heads * group.value_dim, "an output of another width than the heads'"
+    yield op.alpha.width == op.beta.width == group.value_heads, "gates for another number of heads"
+    yield from _vector(op.rate, group.value_heads)
+    yield from _vector(op.dt, group.value_heads)
+
+
 def _moe(op: Moe) -> Iterator[Condition]:
     experts, hidden, width = op.gate.shape if len(op.gate.shape) == 3 else (0, 0, 0)
     yield from _matrix(op.gate, hidden, op.src.width, experts)
@@ -154,6 +188,8 @@ _CHECKS: dict[type, Callable[..., Iterator[Condition]]] = {
     Rope: _rope,
     KvWrite: _kv_write,
     Attend: _attend,
+    ShortConv: _short_conv,
+    GatedDeltaNet: _delta,
     Moe: _moe,
     SelectLogitsRows: _select,
     ScaleCap: _nothing,

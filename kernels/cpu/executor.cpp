@@ -60,6 +60,11 @@ void Executor::add_pool(std::shared_ptr<KvPool> pool, int64_t window) {
   pools_.push_back({std::move(pool), window});
 }
 
+void Executor::bind_states(std::shared_ptr<StatePool> states) {
+  slot_used_.resize(std::max(slot_used_.size(), size_t(states->slots)));
+  states_ = std::move(states);
+}
+
 void Executor::add_stage(std::unique_ptr<Stage> stage) {
   stages_.push_back(std::move(stage));
   stage_seconds.push_back(0);
@@ -155,7 +160,8 @@ bool Executor::check_sequence(const Step& b, int s) {
       return refuse("row %d: position %d does not follow %d", r, b.positions[size_t(r)], b.positions[size_t(r) - 1]);
   for (const BoundPool& bound : pools_)
     if (!check_blocks(b, s, bound)) return false;
-  if (!pools_.empty()) {
+  if (states_ && !check_states(b, s)) return false;
+  if (!pools_.empty() || states_) {
     uint8_t& used = slot_used_[size_t(b.slots[size_t(s)])];
     if (used) return refuse("slot %d is used twice", b.slots[size_t(s)]);
     used = 1;
@@ -176,6 +182,32 @@ bool Executor::check_blocks(const Step& b, int s, const BoundPool& bound) {
   for (int64_t i = oldest / kBlock; i <= last / kBlock; ++i)
     if (blocks[i] < 0 || blocks[i] >= pool.num_blocks)
       return refuse("slot %d: entry %lld of the block table is %d", slot, (long long)i, blocks[i]);
+  return true;
+}
+
+// What the table orders must be possible, and every layer's state where the rows start or within reach of its log.
+bool Executor::check_states(const Step& b, int s) {
+  StatePool& pool = *states_;
+  const int slot = b.slots[size_t(s)];
+  if (slot < 0 || slot >= pool.slots) return refuse("no slot %d", slot);
+  const StateOrder& order = pool.table[size_t(slot)];
+  const int32_t first = b.positions[size_t(b.row_offsets[size_t(s)])],
+                stop = b.positions[size_t(b.row_offsets[size_t(s) + 1]) - 1] + 1;
+  bool known = true;
+  for (int32_t block : {order.source, order.target, order.saves[0].block, order.saves[1].block})
+    known = known && block >= 0 && block < pool.num_blocks;
+  if (!known) return refuse("slot %d: no such state block", slot);
+  if (order.position < first || int64_t(stop) - order.position > pool.log_rows)
+    return refuse("slot %d: rows %d:%d with a state before %d", slot, first, stop, order.position);
+  if (order.target && order.target == order.source && order.position != first)
+    return refuse("slot %d: a state cannot be overwritten by rows that may have to run again", slot);
+  for (int layer = 0; layer < pool.layers; ++layer)
+    for (StatePart part : {kConv, kDelta}) {
+      const int32_t held = pool.position(order.source, layer, part);
+      const StatePool::Span log = pool.logged(slot, layer, part);
+      if (held == first || (0 <= held && log.first <= held && held < first && first <= log.stop)) continue;
+      return refuse("slot %d: block %d holds a state before %d and rows start at %d", slot, order.source, held, first);
+    }
   return true;
 }
 

@@ -9,6 +9,7 @@
 #include "kv_pool.h"
 #include "memory.h"
 #include "runtime.h"
+#include "state_pool.h"
 
 namespace sf {
 
@@ -74,6 +75,7 @@ class Executor : private Job {
   RopeAngles& add_rope(std::vector<double> inv_freq, double magnitude);
   int add_tap(RowBuffer& source);
   void add_pool(std::shared_ptr<KvPool> pool, int64_t window);  // window 0: every position stays readable
+  void bind_states(std::shared_ptr<StatePool> states);
   void add_stage(std::unique_ptr<Stage> stage);
   void set_logits(RowBuffer& buffer) { logits_ = &buffer; }
   void limit_tokens(int64_t vocabulary) { vocabulary_ = vocabulary < vocabulary_ ? vocabulary : vocabulary_; }
@@ -108,6 +110,7 @@ class Executor : private Job {
   bool check(const Step& batch);
   bool check_sequence(const Step& batch, int s);
   bool check_blocks(const Step& batch, int s, const BoundPool& bound);
+  bool check_states(const Step& batch, int s);
   bool refuse(const char* format, ...);
 
   int chunks(int stage) override;
@@ -118,6 +121,7 @@ class Executor : private Job {
   std::vector<RowBuffer*> taps_;
   std::vector<std::unique_ptr<RopeAngles>> ropes_;
   std::vector<BoundPool> pools_;
+  std::shared_ptr<StatePool> states_;  // null: no recurrent ops
   std::vector<std::unique_ptr<Stage>> stages_;
   RowBuffer* logits_ = nullptr;
   int64_t vocabulary_;

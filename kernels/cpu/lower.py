@@ -21,6 +21,7 @@ from ..program import (
     KvWrite,
     Moe,
     Program,
+    RecurrentGroup,
     RmsNorm,
     Rope,
     RopeLayout,
@@ -34,9 +35,23 @@ from ..program import (
 from . import _ops
 from .check import check_program
 from .mapped import release_mapped
-from .plan import AttendStage, Combine, ExpertStage, GatedStage, ProductStage, Quantise, Route, RowStage, plan
+from .plan import (
+    AttendStage,
+    Combine,
+    ConvStage,
+    DeltaRows,
+    DeltaStage,
+    ExpertStage,
+    GatedStage,
+    ProductStage,
+    Quantise,
+    Route,
+    RowStage,
+    Stage,
+    plan,
+)
 
-_ACTIVATIONS = {Activation.SILU: 0, Activation.GELU_TANH: 1}
+_ACTIVATIONS = {Activation.SILU: 0, Activation.GELU_TANH: 1, Activation.SIGMOID: 2}
 
 
 class WeightStore:
@@ -66,12 +81,22 @@ class WeightStore:
         return self._vectors[weight]
 
 
+def state_layout(group: RecurrentGroup) -> _ops.StateLayout:
+    """The group's sizes as native code knows them."""
+    return _ops.StateLayout(group.kernel, group.key_heads, group.value_heads, group.key_dim, group.value_dim)
+
+
 def lower(
-    program: Program, runtime: _ops.Runtime, store: WeightStore, pools: Mapping[KvGroup, _ops.KvPool], limits: Limits
+    program: Program,
+    runtime: _ops.Runtime,
+    store: WeightStore,
+    pools: Mapping[KvGroup, _ops.KvPool],
+    limits: Limits,
+    states: _ops.StatePool | None = None,
 ) -> Lowered:
-    """The native form of a program. Raises ConfigError where it cannot be run."""
+    """The native form of a program; `states` are its recurrent group's. Raises ConfigError where it cannot be run."""
     check_program(program)
-    lowered = Lowered(program, runtime, store, pools, limits)
+    lowered = Lowered(program, runtime, store, pools, limits, states)
     for stage in plan(program):
         lowered.add(stage)
     return lowered
@@ -87,6 +112,7 @@ class Lowered:
         store: WeightStore,
         pools: Mapping[KvGroup, _ops.KvPool],
         limits: Limits,
+        states: _ops.StatePool | None,
     ) -> None:
         self.native = _ops.Executor(runtime, limits.max_rows, limits.max_logits_rows, limits.max_sequences)
         self.taps: dict[str, int] = {}
@@ -96,10 +122,14 @@ class Lowered:
         self._buffers: dict[Buffer, _ops.RowBuffer] = {}
         self._angles: dict[RopeTable, _ops.RopeAngles] = {}
         self._experts: dict[tuple[Buffer, int, int, int, int], _ops.ExpertRows] = {}
+        self._states = states
+        self._delta_rows: _ops.DeltaRows | None = None
         for group in program.kv_groups:
             if group not in pools:
                 raise ConfigError(f"{program.name}: no pool for KV group {group.name}")
             self.native.bind_pool(pools[group], group.window or 0)
+        if states is not None:
+            _ops.bind_states(self.native, states)
         tables = {op.table: None for op in program.ops if isinstance(op, Rope)}
         if tables:
             stage = self.native.rows("rope angles", False)
@@ -114,7 +144,7 @@ class Lowered:
             self._buffers[buffer] = self.native.buffer(buffer.width, buffer.rows is Rows.LOGITS)
         return self._buffers[buffer]
 
-    def add(self, stage: RowStage | ProductStage | GatedStage | AttendStage | ExpertStage) -> None:
+    def add(self, stage: Stage) -> None:
         """Appends a stage."""
         _STAGES[type(stage)](self, stage)
 
@@ -174,6 +204,20 @@ class Lowered:
         weights = (store.matrix(op.gate), store.matrix(op.up), store.matrix(op.down))
         self.native.experts("experts", self._expert_rows(op), *weights, _ACTIVATIONS[op.activation])
 
+    def conv_stage(self, stage: ConvStage) -> None:
+        op = stage.op
+        weight = self._store.vector(op.weight)
+        assert weight is not None and self._states is not None, "checked before"
+        _ops.add_short_conv(
+            self.native, "short conv", self.buffer(op.out), self.buffer(op.src), weight, self._states, op.layer
+        )
+
+    def delta_stage(self, stage: DeltaStage) -> None:
+        op = stage.op
+        assert self._delta_rows is not None and self._states is not None, "checked before"
+        out, mixed = self.buffer(op.out), self.buffer(op.mixed)
+        _ops.add_delta(self.native, "delta", out, mixed, self._delta_rows, self._states, op.layer)
+
     # --- row operations ---
 
     def embed(self, stage: _ops.RowStage, op: Embed) -> None:
@@ -219,6 +263,14 @@ class Lowered:
             self._store.vector(moe.selection_bias),
         )
 
+    def delta_rows(self, stage: _ops.RowStage, op: DeltaRows) -> None:
+        delta = op.delta
+        rate, dt = self._store.vector(delta.rate), self._store.vector(delta.dt)
+        assert rate is not None and dt is not None and self._states is not None, "checked before"
+        self._delta_rows = self._delta_rows or _ops.DeltaRows(self.native, self._states)  # all layers take turns
+        buffers = (self.buffer(delta.mixed), self.buffer(delta.alpha), self.buffer(delta.beta))
+        _ops.add_delta_rows(stage, self._delta_rows, self._states, *buffers, rate, dt, delta.eps)
+
     def combine(self, stage: _ops.RowStage, op: Combine) -> None:
         residual = None if op.moe.residual is None else self.buffer(op.moe.residual)
         stage.combine(self.buffer(op.moe.out), residual, self._expert_rows(op.moe))
@@ -230,6 +282,8 @@ _STAGES: dict[type, Callable[..., None]] = {
     GatedStage: Lowered.gated_stage,
     AttendStage: Lowered.attend_stage,
     ExpertStage: Lowered.expert_stage,
+    ConvStage: Lowered.conv_stage,
+    DeltaStage: Lowered.delta_stage,
 }
 _ROW_OPS: dict[type, Callable[..., None]] = {
     Embed: Lowered.embed,
@@ -244,4 +298,5 @@ _ROW_OPS: dict[type, Callable[..., None]] = {
     Quantise: Lowered.quantise,
     Route: Lowered.route,
     Combine: Lowered.combine,
+    DeltaRows: Lowered.delta_rows,
 }

@@ -8,6 +8,7 @@ void bind_executor(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
 void bind_sampler(nanobind::module_& m);
 void bind_ngram(nanobind::module_& m);
+void bind_recurrent(nanobind::module_& m);
 void bind_machine(nanobind::module_& m);
 }  // namespace sf
 
@@ -22,6 +23,7 @@ NB_MODULE(_ops, m) {
   m.attr("built_from") = built_from;
   sf::bind_linear(m);
   sf::bind_executor(m);
+  sf::bind_recurrent(m);
   sf::bind_sampler(m);
   sf::bind_ngram(m);
   sf::bind_machine(m);

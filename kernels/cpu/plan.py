@@ -18,6 +18,7 @@ from ..program import (
     Buffer,
     Embed,
     Gate,
+    GatedDeltaNet,
     KvWrite,
     Linear,
     Moe,
@@ -28,6 +29,7 @@ from ..program import (
     Rows,
     ScaleCap,
     SelectLogitsRows,
+    ShortConv,
     Tap,
     Weight,
 )
@@ -56,7 +58,28 @@ class Combine:
     moe: Moe
 
 
-RowOp = Embed | RmsNorm | Add | Rope | KvWrite | Gate | SelectLogitsRows | ScaleCap | Tap | Quantise | Route | Combine
+@dataclass(frozen=True, eq=False, slots=True)
+class DeltaRows:
+    """Row operation: what the gated delta rule reads of each row."""
+
+    delta: GatedDeltaNet
+
+
+RowOp = (
+    Embed
+    | RmsNorm
+    | Add
+    | Rope
+    | KvWrite
+    | Gate
+    | SelectLogitsRows
+    | ScaleCap
+    | Tap
+    | Quantise
+    | Route
+    | Combine
+    | DeltaRows
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -102,7 +125,21 @@ class ExpertStage:
     moe: Moe
 
 
-Stage = RowStage | ProductStage | GatedStage | AttendStage | ExpertStage
+@dataclass(frozen=True, eq=False, slots=True)
+class ConvStage:
+    """A short convolution, which reads rows before its own."""
+
+    op: ShortConv
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DeltaStage:
+    """The gated delta rule, position after position, behind its DeltaRows."""
+
+    op: GatedDeltaNet
+
+
+Stage = RowStage | ProductStage | GatedStage | AttendStage | ExpertStage | ConvStage | DeltaStage
 
 
 def is_quantised(weight: Weight) -> bool:
@@ -135,6 +172,13 @@ class _Planner:
                 at += 1
             elif isinstance(op, Moe):
                 self._experts(op)
+                at += 1
+            elif isinstance(op, ShortConv):
+                self._append(ConvStage(op), op.out, False)
+                at += 1
+            elif isinstance(op, GatedDeltaNet):
+                self._row_op(DeltaRows(op))
+                self._append(DeltaStage(op), op.out, False)
                 at += 1
             else:
                 self._row_op(op)
@@ -249,6 +293,8 @@ def _independent(op: Linear, group: Sequence[Linear]) -> bool:
 def _rows_of(op: RowOp) -> Rows:
     if isinstance(op, (Route, Combine)):
         return op.moe.out.rows
+    if isinstance(op, DeltaRows):
+        return op.delta.out.rows
     buffers = [value for f in fields(op) if isinstance(value := getattr(op, f.name), Buffer)]
     return Rows.LOGITS if isinstance(op, SelectLogitsRows) else buffers[0].rows
 
@@ -256,7 +302,7 @@ def _rows_of(op: RowOp) -> Rows:
 def written_by(op: Op | RowOp) -> tuple[Buffer, ...]:
     """The buffers an op writes."""
     match op:
-        case KvWrite() | Tap() | Quantise() | Route():
+        case KvWrite() | Tap() | Quantise() | Route() | DeltaRows():
             return ()
         case Rope() | ScaleCap():
             return (op.buffer,)

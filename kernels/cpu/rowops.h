@@ -26,7 +26,7 @@ struct KvLayout {
   size_t bytes() const { return value_scales_at() + scales(value_dim); }
 };
 
-enum class Act : int { Silu = 0, GeluTanh = 1 };
+enum class Act : int { Silu = 0, GeluTanh = 1, Sigmoid = 2 };
 
 struct RowKernels {
   // out = x / sqrt(mean(x^2) + eps) (* w, if not null). out may be x.

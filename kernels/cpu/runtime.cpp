@@ -36,10 +36,14 @@ Kernels find_kernels(const std::string& isa) {
   const LinearKernels& linear = linear_kernels(isa);
 #ifdef SF_X86
   if (isa == "amx" || isa == "avx512")
-    return {&linear, &avx512::row_kernels(), &avx512::attend_kernels(), &avx512::sampler_kernels()};
-  if (isa == "avx2") return {&linear, &avx2::row_kernels(), &avx2::attend_kernels(), &avx2::sampler_kernels()};
+    return {&linear, &avx512::row_kernels(), &avx512::attend_kernels(), &avx512::sampler_kernels(),
+            &avx512::recurrent_kernels()};
+  if (isa == "avx2")
+    return {&linear, &avx2::row_kernels(), &avx2::attend_kernels(), &avx2::sampler_kernels(),
+            &avx2::recurrent_kernels()};
 #endif
-  return {&linear, &portable::row_kernels(), &portable::attend_kernels(), &portable::sampler_kernels()};
+  return {&linear, &portable::row_kernels(), &portable::attend_kernels(), &portable::sampler_kernels(),
+          &portable::recurrent_kernels()};
 }
 
 uint64_t next_rows_version() {

@@ -7,6 +7,7 @@
 #include "linear.h"
 #include "memory.h"
 #include "pool.h"
+#include "recurrent.h"
 #include "rowops.h"
 #include "sampler_kernels.h"
 
@@ -18,6 +19,7 @@ struct Kernels {
   const RowKernels* rows;
   const AttendKernels* attend;
   const SamplerKernels* sampler;
+  const RecurrentKernels* recurrent;
 };
 Kernels find_kernels(const std::string& isa);  // throws std::invalid_argument where this machine cannot run it
 

@@ -10,7 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..program import Attend, Moe, Program, Rope, Rows, Weight
-from .plan import AttendStage, ExpertStage, GatedStage, ProductStage, Stage, is_quantised, plan
+from .plan import (
+    AttendStage,
+    ConvStage,
+    DeltaStage,
+    ExpertStage,
+    GatedStage,
+    ProductStage,
+    Stage,
+    is_quantised,
+    plan,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +85,10 @@ def _of_stage(stage: Stage) -> list[StageWork]:
             return [StageWork(f"gated {_names(weights)}", weights)]
         case AttendStage():
             return [StageWork("attention", attend=stage.op)]
+        case ConvStage():
+            return [StageWork("short conv")]
+        case DeltaStage():
+            return [StageWork("delta rule")]
         case ExpertStage():
             moe = stage.moe
             return [

@@ -9,17 +9,18 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ..backend import DrawRequest, Executor, KvPool, Limits, NativeTime, Sampler, StepBatch
+from ..backend import DrawRequest, Executor, KvPool, Limits, NativeTime, Sampler, StatePool, StepBatch
 from ..bell import ring
 from ..errors import ConfigError
 from ..formats import KvType
-from ..program import KvGroup, Program, Weight
+from ..program import KvGroup, Program, RecurrentGroup, Weight
 from ..sampling import Draw, DrawFault, SamplingSpec
 from . import cache
 from .cache import ReferenceKvPool
 from .dequantise import dequantise_weight
 from .executor import ReferenceExecutor
 from .sampling import ReferenceSampler, draw_window, log_probabilities
+from .states import ReferenceStatePool, log_bytes, state_bytes
 
 
 class ReferenceBackend:
@@ -53,11 +54,24 @@ class ReferenceBackend:
     def allocate_kv(self, group: KvGroup, kv_type: KvType, num_blocks: int, slots: int, max_blocks: int) -> KvPool:
         return ReferenceKvPool(group, kv_type, num_blocks, slots, max_blocks)
 
-    def load(self, program: Program, pools: Mapping[KvGroup, KvPool], limits: Limits) -> Executor:
+    def state_bytes(self, group: RecurrentGroup) -> int:
+        return state_bytes(group)
+
+    def log_bytes(self, group: RecurrentGroup, log_rows: int) -> int:
+        return log_bytes(group, log_rows)
+
+    def allocate_states(self, group: RecurrentGroup, num_blocks: int, slots: int, log_rows: int) -> StatePool:
+        return ReferenceStatePool(group, num_blocks, slots, log_rows)
+
+    def load(
+        self, program: Program, pools: Mapping[KvGroup, KvPool], limits: Limits, states: StatePool | None = None
+    ) -> Executor:
         own = {group: pool for group, pool in pools.items() if isinstance(pool, ReferenceKvPool)}
         if len(own) != len(pools):
             raise ConfigError(f"{program.name}: a KV pool of another backend")
-        executor = ReferenceExecutor(program, self._float32, own, limits)
+        if states is not None and not isinstance(states, ReferenceStatePool):
+            raise ConfigError(f"{program.name}: a state pool of another backend")
+        executor = ReferenceExecutor(program, self._float32, own, states, limits)
         for op in program.ops:
             for weight in (value for f in fields(op) if isinstance(value := getattr(op, f.name), Weight)):
                 self._float32(weight)

@@ -14,6 +14,7 @@ from ..backend import Limits, StepBatch
 from ..errors import ConfigError, StepCancelled, StepError
 from ..program import Buffer, KvGroup, Program
 from .cache import ReferenceKvPool
+from .states import ReferenceStatePool
 from .step import METHODS, Batch, Step, Weights, sequences
 
 
@@ -21,17 +22,25 @@ class ReferenceExecutor:
     """A program bound to its weights and pools."""
 
     def __init__(
-        self, program: Program, weights: Weights, pools: Mapping[KvGroup, ReferenceKvPool], limits: Limits
+        self,
+        program: Program,
+        weights: Weights,
+        pools: Mapping[KvGroup, ReferenceKvPool],
+        states: ReferenceStatePool | None,
+        limits: Limits,
     ) -> None:
         self._program = program
         self._weights = weights
         self._pools = dict(pools)
+        self._states = states
         self._limits = limits
         self._cancelled = threading.Event()
         self._done: Step | None = None
         for group in program.kv_groups:
             if group not in self._pools:
                 raise ConfigError(f"{program.name}: no pool for KV group {group.name}")
+        if program.recurrent is not (None if states is None else states.group):
+            raise ConfigError(f"{program.name}: no states, or another group's, for its recurrent layers")
         for op in program.ops:
             if type(op) not in METHODS:
                 raise ConfigError(f"the reference backend lacks the op {type(op).__name__} ({program.name})")
@@ -45,7 +54,7 @@ class ReferenceExecutor:
         self._cancelled.clear()
         arrays = Batch.of(batch)
         self._check(arrays)
-        step = Step(arrays, self._weights, self._pools, self._inputs(arrays))
+        step = Step(arrays, self._weights, self._pools, self._states, self._inputs(arrays))
         with torch.inference_mode():
             for op in self._program.ops:
                 if self._cancelled.is_set():
@@ -92,6 +101,9 @@ class ReferenceExecutor:
                 oldest = 0 if group.window is None else max(0, first - group.window + 1)
                 if not self._pools[group].holds(slot, oldest, first + part.stop - part.start):
                     raise StepError(f"{program.name}: a batch with positions that have no block in {group.name}")
+            fault = None if self._states is None else self._states.fault(slot, first, part.stop - part.start)
+            if fault is not None:
+                raise StepError(f"{program.name}: {fault}")
 
     def _inputs(self, batch: Batch) -> dict[Buffer, Tensor]:
         """The program's input buffers, copied from the outputs of other executors."""

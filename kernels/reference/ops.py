@@ -92,9 +92,13 @@ def attend(
 
 def gate(x: Tensor, up: Tensor, activation: Activation) -> Tensor:
     """activation(x) * up."""
-    if activation is Activation.SILU:
-        return functional.silu(x) * up
-    return functional.gelu(x, approximate="tanh") * up
+    match activation:
+        case Activation.SILU:
+            return functional.silu(x) * up
+        case Activation.GELU_TANH:
+            return functional.gelu(x, approximate="tanh") * up
+        case Activation.SIGMOID:
+            return torch.sigmoid(x) * up
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +137,28 @@ def scale_cap(x: Tensor, scale: float, softcap: float) -> Tensor:
     """softcap * tanh(scale * x / softcap); softcap 0 means none."""
     x = scale * x
     return softcap * torch.tanh(x / softcap) if softcap > 0 else x
+
+
+def short_conv(rows: Tensor, weight: Tensor) -> Tensor:
+    """rows [kernel - 1 + n, channels] -> [n, channels]; weight [channels, kernel]."""
+    kernel = weight.shape[1]
+    count = len(rows) - kernel + 1
+    return functional.silu(sum((rows[j : j + count] * weight[:, j] for j in range(kernel)), torch.zeros(())))
+
+
+def delta_gates(alpha: Tensor, beta: Tensor, rate: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+    """decay and strength, each as alpha and beta [rows, value heads]."""
+    return torch.exp(rate * functional.softplus(alpha + dt)), torch.sigmoid(beta)
+
+
+def unit(x: Tensor, heads: int, eps: float) -> Tensor:
+    """[rows, heads * dim] -> [rows, heads, dim], each of length 1 (shorter where it was shorter than eps)."""
+    parts = x.reshape(len(x), heads, -1)
+    return parts / parts.square().sum(-1, keepdim=True).sqrt().clamp(min=eps)
+
+
+def delta_update(state: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor) -> Tensor:
+    """One position: state [value heads, key dim, value dim], key and value by value head, the others [value heads]."""
+    state = decay[:, None, None] * state
+    delta = strength[:, None] * (value - torch.einsum("hkv,hk->hv", state, key))
+    return state + key[:, :, None] * delta[:, None, :]

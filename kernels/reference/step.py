@@ -18,6 +18,7 @@ from ..program import (
     Buffer,
     Embed,
     Gate,
+    GatedDeltaNet,
     KvGroup,
     KvWrite,
     Linear,
@@ -28,11 +29,13 @@ from ..program import (
     RopeTable,
     ScaleCap,
     SelectLogitsRows,
+    ShortConv,
     Tap,
     Weight,
 )
 from . import ops
 from .cache import ReferenceKvPool
+from .states import CONV, DELTA, ReferenceStatePool, Visit
 
 Weights = Callable[[Weight], Tensor]  # a stored weight as float32, in its own shape
 
@@ -80,6 +83,7 @@ class Step:
         batch: Batch,
         weights: Weights,
         pools: Mapping[KvGroup, ReferenceKvPool],
+        states: ReferenceStatePool | None,
         inputs: Mapping[Buffer, Tensor],
     ) -> None:
         self.batch = batch
@@ -87,6 +91,7 @@ class Step:
         self.outputs: dict[str, Tensor] = {}
         self._weights = weights
         self._pools = pools
+        self._states = states
         self._angles: dict[RopeTable, tuple[Tensor, Tensor]] = {}
 
     def _maybe(self, weight: Weight | None) -> Tensor | None:
@@ -131,6 +136,48 @@ class Step:
             out[rows] = ops.attend(query[rows], keys, values, first, oldest, shape, sinks)
         self.buffers[op.out] = out
 
+    def short_conv(self, op: ShortConv) -> None:
+        src, weight = self.buffers[op.src], self._weights(op.weight)
+        out = torch.zeros(len(src), op.out.width)
+        for rows, slot, first in sequences(self.batch):
+            visit = self._visit(slot, op.layer, CONV, first)
+            history, held = visit.begin()
+            own = src[rows]
+            known = torch.cat([history, *(visit.logged(position)[0][None] for position in range(held, first)), own])
+            for position in range(held, first + len(own) + 1):
+                visit.pass_by(position, known[position - held : position - held + len(history)])
+            visit.log([(row,) for row in own])
+            out[rows] = ops.short_conv(known[first - held :], weight)
+        self.buffers[op.out] = out
+
+    def gated_delta_net(self, op: GatedDeltaNet) -> None:
+        group, mixed = op.group, self.buffers[op.mixed]
+        keys = group.key_heads * group.key_dim
+        served = torch.arange(group.value_heads) % group.key_heads  # the key head of each value head
+        queries = ops.unit(mixed[:, :keys], group.key_heads, op.eps)[:, served] * group.key_dim**-0.5
+        key = ops.unit(mixed[:, keys : 2 * keys], group.key_heads, op.eps)[:, served]
+        value = mixed[:, 2 * keys :].reshape(len(mixed), group.value_heads, -1)
+        rate, dt = self._weights(op.rate), self._weights(op.dt)
+        inputs = (key, value, *ops.delta_gates(self.buffers[op.alpha], self.buffers[op.beta], rate, dt))
+        out = torch.zeros(len(mixed), group.value_heads, group.value_dim)
+        for rows, slot, first in sequences(self.batch):
+            visit = self._visit(slot, op.layer, DELTA, first)
+            state, held = visit.begin()
+            for position in range(held, first):
+                visit.pass_by(position, state)
+                state = ops.delta_update(state, *visit.logged(position))
+            for row in range(rows.start, rows.stop):
+                visit.pass_by(first + row - rows.start, state)
+                state = ops.delta_update(state, *(values[row] for values in inputs))
+                out[row] = torch.einsum("hkv,hk->hv", state, queries[row])
+            visit.pass_by(first + rows.stop - rows.start, state)
+            visit.log([tuple(values[row] for values in inputs) for row in range(rows.start, rows.stop)])
+        self.buffers[op.out] = out.reshape(len(mixed), -1)
+
+    def _visit(self, slot: int, layer: int, part: int, first: int) -> Visit:
+        assert self._states is not None, "a recurrent op without states"
+        return Visit(self._states, slot, layer, part, first)
+
     def gate(self, op: Gate) -> None:
         self.buffers[op.out] = ops.gate(self.buffers[op.gate], self.buffers[op.up], op.activation)
 
@@ -160,6 +207,8 @@ METHODS: dict[type[Op], Callable[..., None]] = {
     Rope: Step.rope,
     KvWrite: Step.kv_write,
     Attend: Step.attend,
+    ShortConv: Step.short_conv,
+    GatedDeltaNet: Step.gated_delta_net,
     Gate: Step.gate,
     Moe: Step.moe,
     SelectLogitsRows: Step.select_logits_rows,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from surefoot.engine.bench.opened import OpenedModel, open_model
 from surefoot.engine.bench.parity import RowClass, compare, measure
-from surefoot.kernels.backend import Executor, KvPool, Limits, StepBatch
+from surefoot.kernels.backend import Executor, KvPool, Limits, StatePool, StepBatch
 from surefoot.kernels.cpu.backend import CpuBackend
 from surefoot.kernels.errors import ConfigError, StartError
 from surefoot.kernels.formats import KvType
@@ -53,8 +53,10 @@ class BentExecutor:
 
 
 class BentBackend(CpuBackend):
-    def load(self, program: Program, pools: Mapping[KvGroup, KvPool], limits: Limits) -> Executor:
-        return BentExecutor(super().load(program, pools, limits))
+    def load(
+        self, program: Program, pools: Mapping[KvGroup, KvPool], limits: Limits, states: StatePool | None = None
+    ) -> Executor:
+        return BentExecutor(super().load(program, pools, limits, states))
 
 
 def test_verifies_of_an_exact_backend_are_the_same_bits() -> None:
@@ -116,3 +118,8 @@ def test_the_command_exits_with_1_where_the_promise_is_broken(
     assert ("same bits" in printed) is not bent
     assert ('"different": 0' in out.read_text()) is not bent
     assert "load" in printed
+
+
+def test_a_model_that_cannot_go_back_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="has recurrent layers"):
+        measure(open_model(ORACLE / "qwen35" / "model.gguf", threads=1), [3, 1, 4], 4)

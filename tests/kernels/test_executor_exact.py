@@ -64,7 +64,7 @@ def test_beside_other_sequences(name: str) -> None:
         assert same(np.concatenate(rows), expected), neighbours
 
 
-@pytest.mark.parametrize("name", ["grouped", "windowed", "many_heads"])
+@pytest.mark.parametrize("name", ["grouped", "windowed", "many_heads", "recurrent", "odd_recurrent"])
 @pytest.mark.parametrize("kv_type", [KvType.F16, KvType.Q8_0])
 def test_windows_at_every_offset_of_a_block(name: str, kv_type: KvType) -> None:
     """A window of drafts that is rejected in part, at every offset; unused and freed blocks hold NaN throughout."""

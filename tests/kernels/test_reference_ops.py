@@ -101,6 +101,8 @@ def test_gates(activation: Activation) -> None:
     def act(v: float) -> float:
         if activation is Activation.SILU:
             return v / (1 + math.exp(-v))
+        if activation is Activation.SIGMOID:
+            return 1 / (1 + math.exp(-v))
         return 0.5 * v * (1 + math.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3)))
 
     want = [[act(float(x[r, i])) * float(up[r, i]) for i in range(50)] for r in range(2)]
@@ -148,3 +150,52 @@ def test_scale_and_cap() -> None:
     x = tensor(1, 8, scale=20)
     close(ops.scale_cap(x, 0.5, 0.0), 0.5 * x.numpy())
     close(ops.scale_cap(x, 0.5, 6.0), 6 * np.tanh(0.5 * x.numpy().astype(np.float64) / 6))
+
+
+def test_short_convolution() -> None:
+    rows, weight = tensor(3 + 5, 6), tensor(6, 4)  # three rows before the five
+    want = np.zeros((5, 6))
+    for r in range(5):
+        for c in range(6):
+            total = sum(float(weight[c, j]) * float(rows[r + j, c]) for j in range(4))
+            want[r, c] = total / (1 + math.exp(-total))
+    close(ops.short_conv(rows, weight), want)
+
+
+def test_unit_vectors() -> None:
+    x = tensor(2, 6)
+    x[1, 3:] = 0.0
+    want = np.zeros((2, 2, 3))
+    for r in range(2):
+        for h in range(2):
+            part = [float(v) for v in x[r, 3 * h : 3 * h + 3]]
+            want[r, h] = [v / max(math.sqrt(sum(v * v for v in part)), 1e-3) for v in part]
+    close(ops.unit(x, 2, 1e-3), want)  # type: ignore[arg-type]
+
+
+def test_gates_of_the_delta_rule() -> None:
+    alpha, beta, dt = tensor(3, 4, scale=5), tensor(3, 4), tensor(4)
+    rate = -tensor(4).abs()
+    decay, strength = ops.delta_gates(alpha, beta, rate, dt)
+    want = np.zeros((2, 3, 4))
+    for r in range(3):
+        for h in range(4):
+            want[0, r, h] = math.exp(float(rate[h]) * math.log1p(math.exp(float(alpha[r, h]) + float(dt[h]))))
+            want[1, r, h] = 1 / (1 + math.exp(-float(beta[r, h])))
+    close(decay, want[0])
+    close(strength, want[1])
+
+
+def test_delta_rule() -> None:
+    """S <- decay S + k delta^T with delta = strength (v - decay S^T k)."""
+    heads, keys, values = 2, 3, 4
+    state, key, value = tensor(heads, keys, values), tensor(heads, keys), tensor(heads, values)
+    decay, strength = tensor(heads).sigmoid(), tensor(heads).sigmoid()
+    want = np.zeros((heads, keys, values))
+    for h in range(heads):
+        for j in range(values):
+            held = sum(float(decay[h]) * float(state[h, i, j]) * float(key[h, i]) for i in range(keys))
+            delta = float(strength[h]) * (float(value[h, j]) - held)
+            for i in range(keys):
+                want[h, i, j] = float(decay[h]) * float(state[h, i, j]) + float(key[h, i]) * delta
+    close(ops.delta_update(state, key, value, decay, strength), want)  # type: ignore[arg-type]

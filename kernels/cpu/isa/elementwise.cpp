@@ -39,6 +39,7 @@ void add(const float* a, const float* b, int64_t n, float* out) {
 
 f32x16 activate(Act act, f32x16 x) {
   if (act == Act::Silu) return x * sigmoid(x);
+  if (act == Act::Sigmoid) return sigmoid(x);
   const f32x16 inner = splat(0.797884561f) * fma(splat(0.044715f) * x * x, x, x);  // sqrt(2 / pi) (x + 0.044715 x^3)
   return splat(0.5f) * x * (splat(1.f) + tanh(inner));
 }
