@@ -37,6 +37,7 @@ class Checkpoint:
         self.architecture: str = file.metadata.str("general.architecture")
         self.settings: Metadata = file.metadata.section(f"{self.architecture}.")
         self._weights: dict[str, Weight] = {}
+        self._left: set[str] = set()  # tensors that are known and not needed
 
     def has(self, name: str) -> bool:
         """Whether the file holds the tensor."""
@@ -68,13 +69,19 @@ class Checkpoint:
         """As `vector`, or None when the file does not hold it."""
         return self.vector(name, size) if self.has(name) else None
 
+    def leave(self, prefix: str) -> list[str]:
+        """Tensors that are known, by the start of their names, and are not read. Returns their names."""
+        names = [name for name in self.file.tensors if name.startswith(prefix)]
+        self._left.update(names)
+        return names
+
     def finish(self) -> None:
         """Refuses settings and tensors that were not read. Raises ModelFileError naming the first of them."""
         unread = [key for key in self.settings.unread() if key[len(self.architecture) + 1 :] not in _HARMLESS]
         if unread:
             name = unread[0][len(self.architecture) + 1 :]
             raise self.settings.error(name, "the setting is not implemented" + _and_more(unread))
-        unused = [name for name in self.file.tensors if name not in self._weights]
+        unused = [name for name in self.file.tensors if name not in self._weights and name not in self._left]
         if unused:
             message = f"architecture {self.architecture!r} as implemented here has no such tensor"
             raise self.file.error(unused[0], message + _and_more(unused))

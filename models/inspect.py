@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..kernels.errors import ModelFileError
 from ..kernels.formats import KvType
-from ..kernels.program import KvGroup
+from ..kernels.program import KvGroup, RecurrentGroup
 from .checkpoint import Checkpoint
 from .config import Definition
 from .file_types import bytes_by_type, file_type_label
@@ -34,6 +34,12 @@ def kv_bytes_per_token(group: KvGroup, kv_type: KvType) -> int | None:
             return 2 * values
         case KvType.Q8_0:  # a float16 scale for every 32 int8 values of a head
             return None if group.key_dim % 32 or group.value_dim % 32 else values // 32 * 34
+
+
+def state_bytes(group: RecurrentGroup) -> int:
+    """Bytes of one request's recurrent state over all layers of a group."""
+    history = (group.kernel - 1) * group.channels
+    return 4 * group.num_layers * (history + group.value_heads * group.key_dim * group.value_dim)
 
 
 def _facts(file: GgufFile) -> Iterator[tuple[str, str]]:
@@ -81,6 +87,11 @@ def _shape(definition: Definition) -> Iterator[tuple[str, str]]:
     for group in groups:
         if group.window is not None:
             yield "window", f"{group.window:,} tokens in {group.num_layers} of {config.num_layers} layers"
+    recurrent = definition.program.recurrent
+    if recurrent is not None:
+        heads = f"{recurrent.value_heads} heads of {recurrent.key_dim} x {recurrent.value_dim}"
+        layers = f"{recurrent.num_layers} of {config.num_layers} layers"
+        yield "recurrent", f"{layers}, {heads}, a state of {_size(state_bytes(recurrent))}"
     for group in groups:
         sizes = [(kv_type.value, kv_bytes_per_token(group, kv_type)) for kv_type in KvType]
         bound = f" (at most {group.window:,} tokens)" if group.window is not None else ""

@@ -26,6 +26,7 @@ from ..kernels.program import (
     Op,
     Partition,
     Program,
+    RecurrentGroup,
     RmsNorm,
     Rope,
     RopeLayout,
@@ -117,8 +118,13 @@ class Decoder:
         query = self.buffer("query", config.num_heads * config.key_dim)
         key = self.buffer("key", config.num_kv_heads * config.key_dim)
         value = self.buffer("value", config.num_kv_heads * config.value_dim)
-        attended = self.buffer("attended", config.num_heads * config.value_dim)
         self._query_key_value(block, attention.bias, query, key, value)
+        return self.attend(block, attention, layer, query, key, value)
+
+    def attend(self, block: str, attention: Attention, layer: int, query: Buffer, key: Buffer, value: Buffer) -> Buffer:
+        """Head norms and rope, then attention over what the cache holds with these rows in it."""
+        config = self.config
+        attended = self.buffer("attended", config.num_heads * config.value_dim)
         for buffer, heads, name in ((query, config.num_heads, "attn_q"), (key, config.num_kv_heads, "attn_k")):
             if attention.head_norms:
                 weight = self.checkpoint.vector(f"{block}.{name}_norm.weight", config.key_dim)
@@ -162,7 +168,7 @@ class Decoder:
             )
         )
 
-    def finish(self, *kv_groups: KvGroup, softcap: float = 0.0) -> Definition:
+    def finish(self, *kv_groups: KvGroup, softcap: float = 0.0, recurrent: RecurrentGroup | None = None) -> Definition:
         """Final norm, head and, with `softcap`, the cap of the logits. Refuses what the file holds and nobody read.
 
         The final norm runs on all rows (it costs next to nothing) so that every row's "hidden" can be tapped; the head
@@ -182,7 +188,8 @@ class Decoder:
         if softcap:
             self.add(ScaleCap(logits, softcap=softcap))
         checkpoint.finish()
-        return Definition(config, Program(config.architecture, tuple(self._ops), logits, kv_groups))
+        program = Program(config.architecture, tuple(self._ops), logits, kv_groups, recurrent=recurrent)
+        return Definition(config, program)
 
     def _embedding(self) -> Weight:
         return self.checkpoint.weight("token_embd.weight", self.config.vocab_size, self.config.hidden_size)

@@ -16,6 +16,7 @@ ARCHITECTURES: dict[str, str] = {
     "llama": "llama:build",
     "qwen2": "qwen2:build",
     "qwen3": "qwen3:build",
+    "qwen35": "qwen35:build",
     "qwen3moe": "qwen3moe:build",
 }
 

@@ -199,7 +199,8 @@ Damage = Callable[[dict[str, object], dict[str, tuple[int, tuple[int, ...], byte
 REFUSED: dict[str, tuple[Damage, str]] = {
     "unknown architecture": (
         lambda v, t: v.update({"general.architecture": "mamba"}),
-        "general.architecture: architecture 'mamba' is not supported (known: gemma3, llama, qwen2, qwen3, qwen3moe)",
+        "general.architecture: architecture 'mamba' is not supported (known: gemma3, llama, "
+        "qwen2, qwen3, qwen35, qwen3moe)",
     ),
     "not a model": (lambda v, t: v.update({"general.type": "adapter"}), "general.type: the file holds a 'adapter'"),
     "setting": (

@@ -20,6 +20,7 @@ from surefoot.models.load import load_model
 from surefoot.models.pooling import Pooling, read_pooling
 
 LLAMA = ORACLE / "llama" / "model.gguf"
+HYBRID = ORACLE / "qwen35" / "model.gguf"
 
 
 def test_load_model() -> None:
@@ -117,6 +118,8 @@ def test_describe() -> None:
     assert facts["vocabulary"] == "1,024 tokens (gpt2, llama-bpe)"
     assert "can be served   yes" in describe(LLAMA)
     assert "window          64 tokens in 5 of 6 layers" in describe(ORACLE / "gemma3" / "model.gguf")
+    assert "recurrent       3 of 4 layers, 4 heads of 16 x 16, a state of 16.9 kB" in describe(HYBRID)
+    assert "draft head      yes" in describe(HYBRID)
     assert "2 of 8 experts" in describe(ORACLE / "qwen3moe" / "model.gguf")
 
 

@@ -21,7 +21,7 @@ def tokenizer(model: str) -> Tokenizer:
     return load_model(ORACLE / model / "model.gguf").tokenizer
 
 
-@pytest.mark.parametrize("model", ["llama", "gemma3", "qwen3"])
+@pytest.mark.parametrize("model", ["llama", "gemma3", "qwen3", "qwen35"])
 @given(text=st.text(st.sampled_from("ab é猫🌶\n"), max_size=8), more=st.text(max_size=6), data=st.data())
 def test_an_offset_is_where_the_tokens_text_begins(model: str, text: str, more: str, data: st.DataObject) -> None:
     """Any cut of any ids into prompt and answer: decoding up to a token gives the text up to its offset."""
@@ -45,7 +45,7 @@ def test_an_offset_is_where_the_tokens_text_begins(model: str, text: str, more: 
         assert [token.offset for token in echo.judged([None, *map(Draw, prompt[1:])])][:1] == [0]
 
 
-@pytest.mark.parametrize("model", ["llama", "gemma3", "qwen3"])
+@pytest.mark.parametrize("model", ["llama", "gemma3", "qwen3", "qwen35"])
 @pytest.mark.parametrize("text", ["Hello world", " Hello", "猫 sat", ""])
 def test_a_text_is_echoed_as_it_was_sent(model: str, text: str) -> None:
     own = tokenizer(model)
