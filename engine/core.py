@@ -78,7 +78,7 @@ class EngineCore:
 
     def _build(self) -> None:
         self.cache = self._resources.make_cache()
-        self.scheduler = Scheduler(self.cache, self._resources.limits, self.cost, self.counts)
+        self.scheduler = self._resources.make_scheduler(self.cache, self.counts)
 
     @property
     def has_work(self) -> bool:

@@ -18,13 +18,14 @@ from itertools import pairwise
 from math import ceil, prod
 from typing import NamedTuple
 
-from ..kernels.backend import Backend, KvPool, Limits
+from ..kernels.backend import Backend, KvPool, Limits, StatePool
 from ..kernels.program import KvGroup, KvWrite, Linear, Moe, Program, Rows, Weight
 from .kv_cache import KvCache, Match
 from .runner import StepRunner
 from .scheduler import StepLimits
 from .sequence import Rows as RowsOf
 from .sequence import Sequence
+from .states import load
 
 
 class Point(NamedTuple):
@@ -105,11 +106,19 @@ def _bytes(weight: Weight) -> int:
 class CostProbe:
     """Times steps of one program on scratch blocks of an idle cache."""
 
-    def __init__(self, backend: Backend, pools: Mapping[KvGroup, KvPool], cache: KvCache, limits: StepLimits) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        pools: Mapping[KvGroup, KvPool],
+        cache: KvCache,
+        limits: StepLimits,
+        states: StatePool | None = None,
+    ) -> None:
         self._backend = backend
         self._pools = pools
         self._cache = cache
         self._limits = limits
+        self._states = states
         self._deadline = 0.0
         self._num_steps = 0
 
@@ -180,9 +189,8 @@ class CostProbe:
 
     def _runner(self, program: Program) -> StepRunner:
         limits = self._limits
-        executor = self._backend.load(
-            program, self._pools, Limits(limits.max_rows, limits.max_logits_rows, limits.max_running)
-        )
+        bounds = Limits(limits.max_rows, limits.max_logits_rows, limits.max_running)
+        executor = load(self._backend, program, self._pools, bounds, self._states)
         return StepRunner(self._backend, executor)
 
     def _step(self, part: Part, point: Point) -> None:

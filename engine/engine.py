@@ -192,7 +192,7 @@ class Engine:
         return {
             "freed_blocks": freed,
             "kept_blocks": sum(each.kept for each in cleared),
-            "cached_blocks": sum(pool.num_cached for cache in caches for pool in cache.pools),
+            "cached_blocks": sum(cache.num_cached for cache in caches),
         }
 
     def _check(self, submission: Submission) -> None:
@@ -347,6 +347,9 @@ class Engine:
             states.append((group.name, "held", pool.num_held))
             states.append((group.name, "cached", pool.num_cached))
             states.append((group.name, "free", pool.num_free))
+        if (pool := self._core.cache.state_pool) is not None:
+            states += [("recurrent", "held", pool.num_held), ("recurrent", "cached", pool.num_cached)]
+            states.append(("recurrent", "free", pool.num_free))
         return states
 
     # --- the engine thread -----------------------------------------------------------------------------------------

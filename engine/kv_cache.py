@@ -71,6 +71,8 @@ class Cleared(NamedTuple):
 class KvCache:
     """All KV groups of a program. `windows[g]` is the window of pool g's group."""
 
+    state_pool: BlockPool | None = None  # of recurrent states, where there are any
+
     def __init__(
         self,
         pools: Sequence[KvPool],
@@ -110,6 +112,11 @@ class KvCache:
     def num_free_slots(self) -> int:
         """Sequences that can still be opened."""
         return len(self._free_slots)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks that nobody holds and that can be found."""
+        return sum(pool.num_cached for pool in self.pools)
 
     def holding(self, salt: bytes) -> Holding:
         """The state of a new sequence; holds nothing yet."""

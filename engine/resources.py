@@ -7,16 +7,19 @@ import time
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from ..kernels.backend import Backend, KvPool, Limits
+from ..kernels.backend import Backend, KvPool, Limits, StatePool
 from ..kernels.program import BLOCK
 from ..models.load import LoadedModel, load_model
+from .active_request import ActiveRequest
 from .config import EngineConfig
 from .cost_curve import CostCurve
 from .cost_probe import CostProbe
 from .kv_cache import KvCache, blocks_for
 from .memory import MIB, plan_memory
+from .recurrent_cache import RecurrentCache
+from .recurrent_scheduler import RecurrentScheduler
 from .runner import StepRunner
-from .scheduler import StepLimits
+from .scheduler import Scheduler, SchedulerCounts, StepLimits
 from .speculation.draft_resources import (
     READ_ROWS,
     DraftChoice,
@@ -30,6 +33,8 @@ from .speculation.registry import Declined
 from .speculation.registry import Resources as Speculators
 from .speculation.session import SpeculationSession
 from .speculation.target import ModelTarget
+from .state_memory import allocate_states, plan_states
+from .states import load
 
 _log = logging.getLogger("surefoot.engine")
 MEASURE_SECONDS = 0.3
@@ -50,16 +55,21 @@ class Resources:
     kv_bytes: int
     draft: LoadedModel | None  # the operator's draft model
     draft_share: int | None  # of kv_memory
+    states: StatePool | None = None  # of recurrent layers
 
     def make_cache(self) -> KvCache:
         """An empty cache over the pools."""
-        groups = self.model.program.kv_groups
-        return KvCache(
-            self.pools,
-            [group.window for group in groups],
-            prefix_cache=self.config.prefix_cache,
-            poison_freed=self.config.poison_freed,
-        )
+        windows, config = [group.window for group in self.model.program.kv_groups], self.config
+        prefix_cache, poison = config.prefix_cache, config.poison_freed
+        if self.states is None:
+            return KvCache(self.pools, windows, prefix_cache=prefix_cache, poison_freed=poison)
+        return RecurrentCache(self.pools, windows, self.states, prefix_cache=prefix_cache, poison_freed=poison)
+
+    def make_scheduler(self, cache: KvCache, counts: SchedulerCounts) -> Scheduler[ActiveRequest]:
+        """An idle scheduler over a cache that `make_cache` made."""
+        if isinstance(cache, RecurrentCache):
+            return RecurrentScheduler(cache, self.limits, self.cost, counts)
+        return Scheduler(cache, self.limits, self.cost, counts)
 
     def make_speculation(self) -> SpeculationSession:
         """The speculative loop, under the configured policy. The shape of step costs stays as it is now."""
@@ -80,6 +90,8 @@ class Resources:
         not hold up streams for as long as it takes. Its costs are guessed from its size until they are measured."""
         draft, config = self.draft, self.config
         assert draft is not None
+        if draft.program.recurrent is not None:
+            return Declined(f"{draft.paths[0]} has recurrent layers, with which a draft model is not implemented")
         mismatch = vocabulary_mismatch(self.model, draft)
         if mismatch is not None:
             return Declined(f"{draft.paths[0]} cannot draft for {self.model.config.name}: {mismatch}")
@@ -104,8 +116,10 @@ def allocate(model: LoadedModel, backend: Backend, config: EngineConfig) -> Reso
     draft = _open_draft(model, backend, config)
     share = draft_share(draft, backend, config, sum(block_bytes)) if draft is not None else None
     left = replace(config, kv_memory=config.kv_memory - share) if config.kv_memory and share else config
+    states_plan = plan_states(backend, program, left)
+    config, left = states_plan.limited(config), states_plan.rest(left)
     plan = plan_memory(groups, block_bytes, model.config.context_length, left)
-    for reason in plan.reasons:
+    for reason in (*states_plan.reasons, *plan.reasons):
         _log.info("%s", reason)
     _log.info("KV cache: %.0f MiB of %s", plan.total_bytes / MIB, config.kv_type.value)
     max_blocks = blocks_for(plan.context_length + config.max_rows)
@@ -114,16 +128,20 @@ def allocate(model: LoadedModel, backend: Backend, config: EngineConfig) -> Reso
         for group, count in zip(groups, plan.num_blocks, strict=True)
     )
     limits = StepLimits(config.max_running, config.max_rows, config.max_logits_rows, config.prefill_chunk)
-    executor = backend.load(
+    states = allocate_states(backend, program, states_plan)
+    executor = load(
+        backend,
         program,
         dict(zip(groups, pools, strict=True)),
         Limits(config.max_rows, config.max_logits_rows, config.max_running),
+        states,
     )
     model.release_pages()
     runner = StepRunner(backend, executor)
     cost = CostCurve(config.prefill_chunk + config.max_running)
+    kv_bytes = plan.total_bytes + states_plan.total_bytes
     resources = Resources(
-        model, backend, config, plan.context_length, limits, pools, runner, cost, plan.total_bytes, draft, share
+        model, backend, config, plan.context_length, limits, pools, runner, cost, kv_bytes, draft, share, states
     )
     if config.measure_cost:
         _measure(resources)
@@ -142,7 +160,7 @@ def _measure(resources: Resources) -> None:
     program, cache = resources.model.program, resources.make_cache()
     pools = dict(zip(program.kv_groups, resources.pools, strict=True))
     largest = min(cache_room(cache), resources.limits.prefill_chunk, resources.context_length)
-    probe = CostProbe(resources.backend, pools, cache, resources.limits)
+    probe = CostProbe(resources.backend, pools, cache, resources.limits, resources.states)
     measured = probe.measure(resources.runner, program, MEASURE_SECONDS, largest)
     resources.cost.fill(measured.decode, measured.prefill)
     for kind, points in (("decode", measured.decode), ("prefill", measured.prefill)):

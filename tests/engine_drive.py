@@ -113,7 +113,7 @@ class Drive:
         for pool in cache.pools:
             assert pool.num_held == 0
             assert pool.num_free + pool.num_cached == pool.num_usable
-        assert cache.num_free_slots == self.config.max_running
+        assert cache.num_free_slots == self.core.scheduler.limits.max_running
         assert not self.core.scheduler.running and not self.core.scheduler.waiting
         assert not cache.index._claims
         held = sum(any(node.blocks) for node in cache.index._nodes.values())

@@ -269,7 +269,7 @@ def real_grammars(name: str) -> Grammars:
 
 
 @pytest.mark.skipif(not has_native_module(), reason="the native module is not built")
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen35"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_native_sampling_under_masks(name: str, temperature: float) -> None:
     grammar = real_grammars(name).compile(SCHEMA).result(30)

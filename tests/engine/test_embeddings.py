@@ -74,7 +74,7 @@ def alone(model: str, pooling: Pooling, length: int = 300) -> NDArray[np.float64
 
 
 @native
-@pytest.mark.parametrize("model", ["llama", "qwen3", "gemma3"])
+@pytest.mark.parametrize("model", ["llama", "qwen3", "gemma3", "qwen35"])
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_vectors_come_from_the_reference_executors_rows(model: str, pooling: Pooling) -> None:
     ids = prompt(model)
@@ -91,7 +91,7 @@ def test_vectors_come_from_the_reference_executors_rows(model: str, pooling: Poo
 @native
 def test_the_last_row_is_the_recorded_hidden_state() -> None:
     """Of transformers, in float32, after the final norm."""
-    for model in ("llama", "qwen3", "qwen3moe", "gemma3"):
+    for model in ("llama", "qwen3", "qwen3moe", "gemma3", "qwen35"):
         with np.load(ORACLE / model / "expected.npz") as arrays:
             if "p40_hidden_last" not in arrays:
                 continue
@@ -107,7 +107,7 @@ def test_the_last_row_is_the_recorded_hidden_state() -> None:
 
 @native
 @pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("model", ["llama", "gemma3"])
+@pytest.mark.parametrize("model", ["llama", "gemma3", "qwen35"])
 class TestNothingChangesAnEmbedding:
     def test_chunks(self, model: str, pooling: Pooling) -> None:
         for chunk in (16, 37, 64, 299):

@@ -22,7 +22,7 @@ from surefoot.models.load import LoadedModel, load_model
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native module is not built")
 
-MODELS = ["llama", "gemma3"]
+MODELS = ["llama", "gemma3", "qwen35"]
 KV_TYPES = list(KvType)
 
 

@@ -35,7 +35,7 @@ from surefoot.models.load import LoadedModel, load_model
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native module is not built")
 
-MODELS = ["llama", "gemma3"]
+MODELS = ["llama", "gemma3", "qwen35"]
 PLAIN = SpeculationPolicy(enabled=False)
 SAMPLINGS = [(0.0, 1), (0.8, 7), (1.0, 3)]
 
