@@ -127,6 +127,5 @@ class Tracked:
     report: Report = field(default_factory=Report)
     generation: int = -1  # of the policy it was armed under
     declined: str | None = None
-    paid: bool = False  # a drafter that it is armed with takes device time
     disarmed: set[str] = field(default_factory=set[str])  # algorithms that broke their contract for it
     chosen: Armed | None = None  # whose draft the running step verifies

@@ -39,6 +39,7 @@ class Arming:
         self.registry = registry
         self.counts = SpeculationCounts()
         self.speculators: tuple[Speculator, ...] = ()  # those that cost nothing first
+        self.paid = False  # one of them takes device time
         self.patience = 1  # tokens that a request has emitted before anybody is armed for it
         self.declined: str | None = None  # why nothing is armed under this policy
         self.tracked: dict[str, SpeculativeSequence] = {}  # armed or declined, not ended
@@ -98,7 +99,7 @@ class Arming:
 
     def _settle(self) -> None:
         """Finds out what the policy's type means on this target."""
-        self.speculators, self.declined = (), None
+        self.speculators, self.declined, self.paid = (), None, False
         if not self.policy.enabled:
             self.declined = "speculation is switched off"
             return
@@ -116,6 +117,7 @@ class Arming:
                 serving.append(made)
                 has_weights = has_weights or not weight_free
         self.speculators = tuple(sorted(serving, key=lambda speculator: speculator.capabilities.paid))
+        self.paid = any(speculator.capabilities.paid for speculator in serving)
         self.patience = min([speculator.capabilities.patience for speculator in serving], default=1)
         if not serving:
             self.declined = "; ".join(reasons) or "no algorithm is registered"
@@ -155,7 +157,6 @@ class Arming:
             if armed is not None:
                 armed.limit = limit
                 armed.context.min_confidence = min_confidence(self.policy, capabilities)
-        tracked.paid = any(armed.speculator.capabilities.paid for armed in tracked.armed)
         if tracked.armed:
             tracked.declined = None
         elif reason is not None and reason != tracked.declined:

@@ -55,7 +55,6 @@ class SpeculationSession:
         self.counts = self.arming.counts
         self._drafting = Drafting(self.arming, target.vocab_size)
         self.taps: tuple[str, ...] = ()  # outputs that the coming step must hand out
-        self.slow = False  # drafters may take their time before the coming step
         self._run: QuietRun | None = None  # steps that nobody has anything to do in, the coming one being the next
         self._target = target
         self._clock = clock
@@ -75,6 +74,11 @@ class SpeculationSession:
         """A new policy, between steps."""
         self._end_run()
         self.arming.apply(policy)
+
+    @property
+    def slow(self) -> bool:
+        """Whether drafters may take their time before the coming step: reading a prompt, then drafting."""
+        return self.arming.paid
 
     def change(self, body: object) -> dict[str, object]:
         """PATCH /admin/speculation: the policy then in force, and why a setting has no effect. RequestError 422."""
@@ -113,7 +117,7 @@ class SpeculationSession:
             self._end_run()
         arming, situation = self.arming, self._situation
         self.outcomes.clear()
-        self._drafting.verified = self.slow = False
+        self._drafting.verified = False
         self._certain = self._widest = 0
         self._kind = "plain"
         self.taps = ()
@@ -159,7 +163,6 @@ class SpeculationSession:
         if tracked is None or tracked.generation != self.arming.policy.generation:
             tracked = self.arming.arm(sequence)
         tracked.chosen = None
-        self.slow |= tracked.paid
         remaining = sequence.max_length - size
         widest = 0
         for armed in tuple(tracked.armed):

@@ -29,6 +29,7 @@ from surefoot.engine.speculation.contract import Capabilities, Draft, DraftConte
 from surefoot.engine.speculation.policy import RequestSpeculation, SpeculationPolicy
 from surefoot.engine.speculation.registry import Entry, Registry
 from surefoot.kernels.backend import Backend
+from surefoot.kernels.bell import NO_BELL
 from surefoot.kernels.errors import RequestError
 from surefoot.kernels.registry import create_backend, has_native_module
 from surefoot.models.load import LoadedModel, load_model
@@ -333,3 +334,29 @@ def test_the_core_refuses_a_malformed_patch_and_changes_nothing() -> None:
     assert core.session.arming.policy.generation == 0
     changed = core.session.change({"draft_tokens": 64, "max_batch": 1000})
     assert list(changed["not_effective"]) == ["max_batch"]  # type: ignore[call-overload]
+
+
+def test_outputs_do_not_wait_for_a_drafter_that_takes_its_time() -> None:
+    """The first token too: it is out before the drafter is armed and reads the prompt."""
+    engine = drive("llama", SpeculationPolicy(governor="off"))
+    core, waiting = engine.core, list[int]()
+
+    def hand_out() -> int:
+        outbox, core.outbox = core.outbox, []
+        for submission, output in outbox:
+            submission.deliver(output)
+        return NO_BELL
+
+    def script(context: DraftContext) -> Draft:
+        waiting.append(len(core.outbox))
+        return Draft([], reason="none")
+
+    with_algorithm(engine, Scripted(script, Capabilities("mine", 8, (0.5,), paid=True)))
+    core.hand_out = hand_out
+    answer = engine.add(prompt("repeating"), settings(0.8, 7))
+    while core.has_work:
+        core.step()
+    hand_out()
+    check(answer, plain("llama", "repeating", 0.8, 7))
+    assert len(waiting) > 1
+    assert not any(waiting)
