@@ -14,6 +14,7 @@ from surefoot.engine.speculation.contract import (
     Draft,
     DraftContext,
     DraftHead,
+    Foregone,
     RequestView,
     Scores,
     Verdict,
@@ -108,6 +109,9 @@ class Scripted:
 
     def commit(self, committed: Sequence[Committed]) -> None:
         self.commits += [(c.position, list(c.token_ids), c.next_id, c.num_drafted) for c in committed]
+
+    def foresees(self, state: str) -> Foregone | None:
+        return None
 
     def take_scores(self, state: str) -> Scores:
         return NO_SCORES

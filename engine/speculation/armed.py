@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from .contract import MAX_WINDOW, Committed, Draft, DraftContext, RequestView, Speculator
+from .contract import MAX_WINDOW, Committed, Draft, DraftContext, Foregone, RequestView, Speculator
 from .governor.contract import Governor, Offer, Outcome, Progress
 from .policy import RequestSpeculation
 
@@ -79,6 +79,7 @@ class Armed:
     __slots__ = (
         "committed",
         "context",
+        "foregone",
         "known",
         "limit",
         "offer",
@@ -96,7 +97,8 @@ class Armed:
         self.request = request
         self.state: Any = speculator.open(request)
         self.ticket: Any = governor.open(speculator.capabilities, request.request_id)
-        self.known = 0  # tokens of the request at its last commit
+        self.foregone: Foregone | None = None  # it will propose nothing next,
+        self.known = 0  # if the request has so many tokens
         self.limit = 0  # the window that policy and request allow
         self.ready = False  # in this step: it knows the whole history and may draft
         keep_going = partial(governor.keep_going, self.ticket)

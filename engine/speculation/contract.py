@@ -169,19 +169,13 @@ class Draft:
         return len(self.token_ids)
 
 
-Follow: TypeAlias = Callable[[Sequence[int], int], bool]  # see Committed
-
-
 @dataclass(slots=True)
 class Committed:
     """What a step added to one request's cache: the rows that were kept, at `position` and following positions.
 
     token_ids[0] is the token the step was asked to continue, the others are accepted drafts; next_id was drawn from the
     last row and is the next step's input (None: the request ended). Row handles are those of the kept rows, and None
-    for rows that were computed without being tapped: a gap, for an algorithm that needs them. An algorithm that knows
-    already that it will propose nothing next leaves that (empty) draft in `foregone`, and is not asked. If it leaves a
-    `follow` beside it, steps that draw one token commit by follow(tokens, size), tokens[size] being the new one, until
-    that says that there is something to propose, or something else than such steps comes.
+    for rows that were computed without being tapped: a gap, for an algorithm that needs them.
     """
 
     state: Any
@@ -191,7 +185,19 @@ class Committed:
     num_drafted: int = 0
     hidden: RowHandle | None = None
     taps: Mapping[str, RowHandle] = field(default_factory=dict[str, RowHandle])
-    foregone: Draft | None = None
+
+
+Follow: TypeAlias = Callable[[Sequence[int], int], bool]
+
+
+class Foregone(NamedTuple):
+    """An algorithm knows that it will propose nothing next: the empty draft that it would give. It is not asked.
+
+    With a `follow`, steps that draw one token are committed by follow(tokens, size), tokens[size] being the new one,
+    until that says that there is something to propose, or something else than such steps comes.
+    """
+
+    draft: Draft
     follow: Follow | None = None
 
 
@@ -245,6 +251,10 @@ class Speculator(Protocol):
 
     def commit(self, committed: Sequence[Committed]) -> None:
         """Learns what landed. A request whose commits were skipped for a while (steps served without it) lags."""
+        ...
+
+    def foresees(self, state: Any) -> Foregone | None:
+        """That it will propose nothing next, if it knows. Asked when it has read all there is, and after commits."""
         ...
 
     def take_scores(self, state: Any) -> Scores:

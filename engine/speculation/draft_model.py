@@ -27,7 +27,18 @@ from ...kernels.backend import DrawRequest, Sampler
 from ...kernels.sampling import DrawFault
 from ..kv_cache import Holding
 from ..sequence import Rows, Sequence
-from .contract import MAX_WINDOW, NO_SCORES, Capabilities, Committed, Draft, DraftContext, RequestView, Scores, Target
+from .contract import (
+    MAX_WINDOW,
+    NO_SCORES,
+    Capabilities,
+    Committed,
+    Draft,
+    DraftContext,
+    Foregone,
+    RequestView,
+    Scores,
+    Target,
+)
 from .draft_resources import FOLDED_ROWS, READ_ROWS, DraftChoice
 from .registry import Declined, Resources
 
@@ -287,6 +298,10 @@ class DraftModelSpeculator:
         state.tokens.clear()
         state.drafted = []
         state.num_computed = 0
+
+    def foresees(self, state: State) -> Foregone | None:
+        """It always has an opinion."""
+        return None
 
     def take_scores(self, state: State) -> Scores:
         """What it did not draft, nobody can score."""

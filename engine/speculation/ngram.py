@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ...kernels.registry import has_native_module
 from . import ngram_index
-from .contract import Capabilities, Committed, Draft, DraftContext, RequestView, Score, Scores, Target
+from .contract import Capabilities, Committed, Draft, DraftContext, Foregone, RequestView, Score, Scores, Target
 from .ngram_index import MAX_DRAFT, MAX_MATCH, MAX_ORDER, NUM_GRADES, RESUMES, draft_grades
 from .registry import Resources
 
@@ -34,6 +34,9 @@ class Index(Protocol):
 
     def __len__(self) -> int: ...
     @property
+    def room(self) -> int: ...
+    def restart(self, capacity: int) -> None: ...
+    @property
     def num_bytes(self) -> int: ...
     def extend(self, ids: Sequence[int], start: int, stop: int) -> None: ...
     def advance(self, ids: Sequence[int], start: int, stop: int) -> bool: ...
@@ -49,6 +52,8 @@ class State:
     request: RequestView
     index: Index
     scored: int
+    foregone: Foregone  # what it says where nothing matches
+    matches: bool = True  # as far as it is known
     prompt_scores: list[Score] = field(default_factory=list[Score])
 
 
@@ -73,14 +78,22 @@ class NgramSpeculator:
         )
         self.num_gap_errors = 0
         self._new_index = index
+        self._spare: Index | None = None  # of a request that has ended: its memory is there already
         self._tokens_per_second = tokens_per_second
 
     def open(self, request: RequestView) -> State:
         """An empty index with room for all the request can grow to."""
-        return State(request, self._new_index(request.max_length), max(0, request.num_prompt - COLD_START))
+        index, self._spare = self._spare, None
+        if index is None or index.room < request.max_length:
+            index = self._new_index(request.max_length)
+        else:
+            index.restart(request.max_length)
+        return State(request, index, max(0, request.num_prompt - COLD_START), Foregone(NO_MATCH, index.follow))
 
     def close(self, state: State) -> None:
-        """The index goes with its state."""
+        """The next request may have the index's memory."""
+        if self._spare is None or self._spare.room < state.index.room:
+            self._spare = state.index
 
     def lag(self, state: State) -> int:
         """Tokens not filed yet."""
@@ -95,10 +108,10 @@ class NgramSpeculator:
         if start < state.scored:
             index.extend(ids, start, min(stop, state.scored))
         if len(index) < prompt_end:
-            index.advance(ids, len(index), prompt_end)
+            state.matches = index.advance(ids, len(index), prompt_end)
             state.prompt_scores += index.take_scores()
         if len(index) < stop:
-            index.advance(ids, len(index), stop)
+            state.matches = index.advance(ids, len(index), stop)
         return stop - start
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Draft]:
@@ -125,8 +138,7 @@ class NgramSpeculator:
                 self._start_over(state, item.position)
                 continue
             stop = size + len(item.token_ids) - 1 + (item.next_id is not None)
-            if not index.advance(state.request.tokens, size, stop):
-                item.foregone, item.follow = NO_MATCH, index.follow
+            state.matches = index.advance(state.request.tokens, size, stop)
 
     def _start_over(self, state: State, position: int) -> None:
         self.num_gap_errors += 1
@@ -138,7 +150,12 @@ class NgramSpeculator:
             extra={"fields": {"choice_id": state.request.request_id}},
         )
         state.scored = max(state.scored, len(state.index))
-        state.index = self._new_index(state.request.max_length)
+        state.index.restart(state.request.max_length)
+        state.matches = True
+
+    def foresees(self, state: State) -> Foregone | None:
+        """Without a match there is no draft."""
+        return None if state.matches else state.foregone
 
     def take_scores(self, state: State) -> Scores:
         """What a draft at each token since the last call would have met."""

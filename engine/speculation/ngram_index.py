@@ -81,6 +81,13 @@ class NgramIndex:
     def __init__(self, capacity: int) -> None:
         if not 1 <= capacity <= MAX_CAPACITY:
             raise ValueError("capacity must be 1 to 16777216 tokens")
+        self.room = capacity
+        self.restart(capacity)
+
+    def restart(self, capacity: int) -> None:
+        """Empty, as if made for `capacity` tokens: at most as many as it was made for."""
+        if not 1 <= capacity <= self.room:
+            raise ValueError("the index has no room for so many tokens")
         self.capacity = capacity
         buckets = 256
         while buckets < capacity:
@@ -101,8 +108,9 @@ class NgramIndex:
 
     @property
     def num_bytes(self) -> int:
-        """What the native index of this capacity may grow to; Python's lists take about ten times as much."""
-        return 4 * (self.capacity + (self._mask + 1 + self.capacity + 1) * len(_ORDERS))
+        """What the native index of this room may grow to; Python's lists take about ten times as much."""
+        buckets = max(256, 1 << (self.room - 1).bit_length())
+        return 4 * (self.room + (buckets + self.room + 1) * len(_ORDERS))
 
     def extend(self, ids: Sequence[int], start: int, stop: int) -> None:
         """Appends ids[start:stop] without scoring."""

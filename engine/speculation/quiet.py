@@ -63,7 +63,7 @@ class QuietRun:
             for armed in self.tracked.armed:
                 armed.known = len(self.sequence.tokens)
                 if self.over:
-                    armed.committed.foregone = None
+                    armed.foregone = None
 
 
 def quiet_run(sequence: SpeculativeSequence) -> QuietRun | None:
@@ -75,9 +75,9 @@ def quiet_run(sequence: SpeculativeSequence) -> QuietRun | None:
     follows: list[Follow] = []
     reasons: list[str] = []
     for armed in tracked.armed:
-        foregone, follow = armed.committed.foregone, armed.committed.follow
-        if foregone is None or follow is None or armed.known != len(sequence.tokens):
+        foregone = armed.foregone
+        if foregone is None or foregone.follow is None or armed.known != len(sequence.tokens):
             return None
-        follows.append(follow)
-        reasons.append(foregone.reason or NO_REASON)
+        follows.append(foregone.follow)
+        reasons.append(foregone.draft.reason or NO_REASON)
     return QuietRun(sequence, tracked, follows, reasons)

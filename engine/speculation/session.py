@@ -166,7 +166,7 @@ class SpeculationSession:
         remaining = sequence.max_length - size
         widest = 0
         for armed in tuple(tracked.armed):
-            outcome, foregone = armed.outcome, armed.committed.foregone
+            outcome = armed.outcome
             self.outcomes.append(outcome)
             outcome.draft, outcome.window, outcome.accepted = None, 0, 0
             armed.ready = outcome.asked = False
@@ -174,11 +174,11 @@ class SpeculationSession:
             limit = min(armed.limit, remaining - 1)
             if limit <= 0:
                 continue
-            if foregone is not None and armed.known == size:
-                armed.ready = outcome.asked = True
-                outcome.draft = foregone
-            else:
+            if armed.foregone is None or armed.known != size:
                 widest = max(widest, self._plan_for(sequence, tracked, armed, limit))
+            if armed.foregone is not None and armed.known == size:
+                armed.ready = outcome.asked = True
+                outcome.draft = armed.foregone.draft
         return widest
 
     def _plan_for(self, sequence: SpeculativeSequence, tracked: Tracked, armed: Armed, limit: int) -> int:
@@ -201,12 +201,13 @@ class SpeculationSession:
         self.taps = tuple(dict.fromkeys((*self.taps, *hidden, *needs.needs_taps)))
 
     def _catch_up(self, sequence: SpeculativeSequence, tracked: Tracked, armed: Armed) -> bool:
-        """One bounded piece of reading. True when the drafter knows the whole history."""
+        """One bounded piece of reading. True when the drafter knows the whole history, and may have a draft."""
         started = self._clock()
         try:
             paid = armed.speculator.capabilities.paid
             tokens = armed.speculator.catch_up(armed.state, PAID_CATCH_UP_SECONDS if paid else CATCH_UP_SECONDS)
             ready = not armed.speculator.lag(armed.state)
+            armed.foregone = armed.speculator.foresees(armed.state) if ready else None
         except Exception as fault:  # noqa: BLE001  (an algorithm's fault must not end the request)
             self.arming.disarm(sequence, armed, "raised", f"catch_up raised {fault!r}")
             return False
@@ -216,7 +217,8 @@ class SpeculationSession:
         self.counts.catch_ups += 1
         self.arming.governor.caught_up(armed.ticket, tokens, seconds)
         armed.context.carry = None
-        return ready
+        armed.known = len(sequence.tokens)
+        return ready and armed.foregone is None
 
     # --- the draws' turn ---------------------------------------------------------------------------------------------
 
@@ -292,11 +294,11 @@ class SpeculationSession:
         committed.token_ids = tokens[start:kept]
         committed.next_id = tokens[kept] if kept < len(tokens) else None
         committed.num_drafted = drafted
-        committed.foregone = committed.follow = None
         if self.taps:
             self._hand_out(armed, first_row, kept - start)
         try:
             armed.speculator.commit((committed,))
+            armed.foregone = armed.speculator.foresees(armed.state)
         except Exception as fault:  # noqa: BLE001
             self.arming.disarm(sequence, armed, "raised", f"commit raised {fault!r}")
         armed.known = len(tokens)
@@ -367,7 +369,7 @@ class SpeculationSession:
     def _end_following(self, run: QuietRun, follow: Follow, fault: Exception) -> None:
         """A drafter broke its contract. The request goes on without it."""
         assert run.tracked is not None
-        armed = next(armed for armed in run.tracked.armed if armed.committed.follow is follow)
+        armed = next(armed for armed in run.tracked.armed if armed.foregone and armed.foregone.follow is follow)
         self.arming.disarm(run.sequence, armed, "raised", f"follow raised {fault!r}")
         run.over = True
 

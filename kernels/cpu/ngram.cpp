@@ -2,29 +2,49 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <stdexcept>
 
 namespace sf {
 
-NgramIndex::Ints NgramIndex::zeroed(size_t n) {
-  void* p = std::calloc(n, sizeof(int32_t));  // pages are touched only when written
-  if (!p) throw std::bad_alloc();
-  return Ints(static_cast<int32_t*>(p));
+template <class Int>
+NgramIndex::Array<Int> NgramIndex::owned(void* memory) {
+  if (!memory) throw std::bad_alloc();
+  return Array<Int>(static_cast<Int*>(memory));
 }
 
-NgramIndex::NgramIndex(int32_t capacity) : capacity_(capacity) {
-  if (capacity < 1 || capacity > (1 << 24)) throw std::invalid_argument("capacity must be 1 to 16777216 tokens");
+uint32_t NgramIndex::buckets_for(int32_t capacity) {
   uint32_t buckets = 256;
   while (buckets < uint32_t(capacity)) buckets *= 2;
-  mask_ = buckets - 1;
-  ids_ = zeroed(size_t(capacity));
-  head_ = zeroed(size_t(buckets) * kOrders);
-  link_ = zeroed(size_t(capacity + 1) * kOrders);
+  return buckets;
+}
+
+NgramIndex::NgramIndex(int32_t capacity) : room_(capacity) {
+  if (capacity < 1 || capacity > (1 << 24)) throw std::invalid_argument("capacity must be 1 to 16777216 tokens");
+  const size_t room = size_t(capacity);
+  ids_ = owned<int32_t>(std::malloc(room * sizeof(int32_t)));
+  link_ = owned<int32_t>(std::malloc((room + 1) * kOrders * sizeof(int32_t)));
+  head_ = owned<uint32_t>(std::calloc(size_t(buckets_for(capacity)) * kOrders, sizeof(uint32_t)));
+  restart(capacity);
+}
+
+void NgramIndex::restart(int32_t capacity) {
+  if (capacity < 1 || capacity > room_) throw std::invalid_argument("the index has no room for so many tokens");
+  if (era_ == kEras) {
+    std::memset(head_.get(), 0, size_t(buckets_for(room_)) * kOrders * sizeof(uint32_t));
+    era_ = 0;
+  }
+  ++era_;
+  capacity_ = capacity;
+  mask_ = buckets_for(capacity) - 1;
+  size_ = 0;
+  forget();
+  trials_ = hits_ = {};
 }
 
 size_t NgramIndex::bytes() const {
-  return (size_t(capacity_) + size_t(mask_ + 1) * kOrders + size_t(capacity_ + 1) * kOrders) * sizeof(int32_t);
+  return (size_t(room_) + size_t(buckets_for(room_)) * kOrders + size_t(room_ + 1) * kOrders) * sizeof(int32_t);
 }
 
 // Buckets of the n-grams that end at the end, shortest first; orders longer than the text are not written.
@@ -45,9 +65,9 @@ void NgramIndex::append(int32_t id) {
   buckets(at);
   int32_t* link = &link_[size_t(size_) * kOrders];
   for (int o = 0; o < orders(); ++o) {
-    int32_t& head = head_[size_t(o) * (mask_ + 1) + at[o]];
-    link[o] = head;
-    head = size_;
+    uint32_t& latest = head(o, at[o]);
+    link[o] = latest >> kPositionBits == era_ ? int32_t(latest & ((1u << kPositionBits) - 1)) : 0;
+    latest = marked(size_);
   }
 }
 
@@ -57,8 +77,13 @@ void NgramIndex::truncate(int32_t size) {
   uint32_t at[kOrders];
   for (; size_ > size; --size_) {  // latest first, so every head is this position when it is taken back
     buckets(at);
-    for (int o = 0; o < orders(); ++o) head_[size_t(o) * (mask_ + 1) + at[o]] = links(size_)[o];
+    for (int o = 0; o < orders(); ++o) head(o, at[o]) = marked(links(size_)[o]);
   }
+  forget();
+}
+
+// No match is known, and no copy that might go on.
+void NgramIndex::forget() {
   last_ = {};
   last_end_ = -1;
   broken_ = 0;

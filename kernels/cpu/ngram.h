@@ -4,6 +4,8 @@
 // Every position p (the number of tokens before it) is filed, for each order 2..8, under the hash of the `order` tokens
 // that end there. head[bucket] is the latest such p, link[p] the one before it in the same bucket (as in deflate), so
 // appending, looking up and taking back a token cost the same whatever the context. Hits are verified token by token.
+//
+// An index may start again for another text, in the memory that it has: heads are marked with the era that wrote them.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -39,9 +41,11 @@ class NgramIndex {
   };
 
   explicit NgramIndex(int32_t capacity);
+  void restart(int32_t capacity);  // empty, and as if made for `capacity` tokens: at most room()
 
   int32_t size() const { return size_; }
   int32_t capacity() const { return capacity_; }
+  int32_t room() const { return room_; }
   size_t bytes() const;
 
   void append(int32_t id);   // throws std::length_error when full
@@ -58,12 +62,20 @@ class NgramIndex {
   struct Free {
     void operator()(void* p) const { std::free(p); }
   };
-  using Ints = std::unique_ptr<int32_t[], Free>;
-  static Ints zeroed(size_t n);
+  static constexpr int kPositionBits = 25;
+  static constexpr uint32_t kEras = (1u << (32 - kPositionBits)) - 1;
+
+  template <class Int>
+  using Array = std::unique_ptr<Int[], Free>;
+  template <class Int>
+  static Array<Int> owned(void* memory);
+  static uint32_t buckets_for(int32_t capacity);
 
   int orders() const { return (size_ < kMaxOrder ? size_ : kMaxOrder) - kMinOrder + 1; }
   const int32_t* links(int32_t position) const { return &link_[size_t(position) * kOrders]; }
   void buckets(uint32_t out[kOrders]) const;
+  uint32_t& head(int o, uint32_t bucket) const { return head_[size_t(o) * (mask_ + 1) + bucket]; }
+  uint32_t marked(int32_t position) const { return era_ << kPositionBits | uint32_t(position); }
   int32_t matched(int32_t end, int32_t limit) const;
   Match find() const;
   Match find_anywhere() const;
@@ -71,10 +83,12 @@ class NgramIndex {
   Vote vote(int order, int32_t distance) const;
   void score(int grade, bool hit);
   void follow_up();
+  void forget();
 
-  int32_t capacity_, size_ = 0;
-  uint32_t mask_;
-  Ints ids_, head_, link_;  // head_: [orders][buckets]; link_: [capacity + 1][orders]; 0 means none
+  int32_t room_, capacity_ = 0, size_ = 0;
+  uint32_t mask_ = 0, era_ = 0;
+  Array<int32_t> ids_, link_;  // link_: [capacity + 1][orders], 0 means none; both are written before they are read
+  Array<uint32_t> head_;       // [orders][buckets]: era and position
   Match last_{};            // the match found when the last token was scored; its continuation stays a candidate
   int32_t last_end_ = -1;   // the size at that moment
   int32_t broken_ = 0;      // distance of the copy that broke off last; 0: none, or it goes on

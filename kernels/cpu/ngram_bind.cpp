@@ -48,6 +48,8 @@ void bind_ngram(nb::module_& m) {
       .def(nb::init<int32_t>(), nb::arg("capacity"))
       .def("__len__", &NgramIndex::size)
       .def_prop_ro("capacity", &NgramIndex::capacity)
+      .def_prop_ro("room", &NgramIndex::room)
+      .def("restart", &NgramIndex::restart, nb::arg("capacity"))
       .def_prop_ro("num_bytes", &NgramIndex::bytes)
       .def("extend", [](NgramIndex& index, nb::handle ids, Py_ssize_t start, Py_ssize_t stop) {
         each(ids, start, stop, [&](int32_t id) { index.append(id); });

@@ -130,17 +130,40 @@ def test_a_commit_elsewhere_is_counted_and_answered_by_reading_anew(
 def test_where_nothing_matches_it_follows_instead_of_being_asked() -> None:
     ngram, sequence, state = armed(TEXT)
     start = sequence.emit([20])
-    item = Committed(state, start, sequence.tokens[start:-1], 20)
-    ngram.commit([item])
-    assert item.foregone is not None and item.foregone.reason == "no match" and item.follow is not None
+    assert ngram.foresees(state) is None
+    commit(ngram, sequence, state, [20], start)
+    foregone = ngram.foresees(state)
+    assert foregone is not None and foregone.draft.reason == "no match" and foregone.follow is not None
     size = len(sequence.tokens)
     sequence.emit([1])
-    assert item.follow(sequence.tokens, size) is False and ngram.lag(state) == 0
+    assert foregone.follow(sequence.tokens, size) is False and ngram.lag(state) == 0
     with pytest.raises(ValueError, match="does not follow"):
-        item.follow(sequence.tokens, size)
+        foregone.follow(sequence.tokens, size)
     sequence.emit([2])
-    assert item.follow(sequence.tokens, size + 1) is True
+    assert foregone.follow(sequence.tokens, size + 1) is True
     assert ngram.propose([context(state, 1)])[0].token_ids == [3]
+
+
+def test_who_has_read_a_prompt_without_repetitions_knows_that_it_has_no_draft() -> None:
+    ngram, _, state = armed([1, 2, 3, 4, 5, 6])
+    assert ngram.foresees(state) is not None
+    ngram, _, state = armed(TEXT)
+    assert ngram.foresees(state) is None
+
+
+def test_the_next_request_has_the_memory_of_one_that_has_ended_and_nothing_else_of_it() -> None:
+    ngram, _, state = armed(TEXT, max_tokens=500)
+    first = state.index
+    ngram.close(state)
+    state = ngram.open(FakeSequence([1, 2], max_tokens=400))
+    assert state.index is first and ngram.lag(state) == 2
+    ngram.catch_up(state, 1.0)
+    assert ngram.propose([context(state)])[0].reason == "no match" and ngram.take_scores(state) == ([], [])
+    bigger = ngram.open(FakeSequence(TEXT, max_tokens=5000))
+    assert bigger.index is not first
+    ngram.close(bigger)
+    ngram.close(state)
+    assert ngram.open(FakeSequence(TEXT)).index is bigger.index, "the larger one is kept"
 
 
 def test_it_serves_every_target_on_the_native_index_where_there_is_one() -> None:

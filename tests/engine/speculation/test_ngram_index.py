@@ -36,7 +36,7 @@ def filled(index_type: Callable[[int], Any], ids: list[int], capacity: int | Non
 
 Operation = tuple[str, int]
 OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["extend", "advance", "follow", "truncate", "draft"]), st.integers(0, 70))
+    st.tuples(st.sampled_from(["extend", "advance", "follow", "truncate", "draft", "restart"]), st.integers(0, 70))
 )
 
 
@@ -50,6 +50,11 @@ def test_native_index_is_its_twin(vocabulary: int, capacity: int, operations: li
             ids = ids[: max(0, len(ids) - number)]
             python.truncate(len(ids))
             fast.truncate(len(ids))
+        elif operation == "restart":
+            ids = []
+            capacity = 1 + number * fast.room // 71
+            python.restart(capacity)
+            fast.restart(capacity)
         elif operation == "draft":
             assert fast.draft(number) == python.draft(number)
             assert fast.take_scores() == python.take_scores()
@@ -127,6 +132,20 @@ def test_truncation_is_as_if_it_had_never_been(index_type: Callable[[int], Any])
     assert index.draft(3) == filled(index_type, ids[:5]).draft(3) == ([3, 1, 2], 2, ALONE)
     index.truncate(0)
     assert len(index) == 0 and index.draft(5) == ([], 0, ALONE)
+
+
+@either
+def test_it_starts_again_as_if_new_any_number_of_times(index_type: Callable[[int], Any]) -> None:
+    index = index_type(600)
+    for number in range(300):  # more often than a mark has values
+        ids = [(i * number) % 7 for i in range(20)]
+        index.restart(100 + number)
+        assert len(index) == 0 and index.capacity == 100 + number and index.room == 600
+        index.advance(ids, 0, len(ids))
+        fresh = filled(index_type, ids, 100 + number)
+        assert index.draft(9) == fresh.draft(9) and index.take_scores() == fresh.take_scores()
+    with pytest.raises(ValueError, match="no room"):
+        index.restart(601)
 
 
 @either

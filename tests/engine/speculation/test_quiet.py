@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from speculation_doubles import Clock, FakeSequence, FakeTarget, Linear, Rows, Scripted
 
-from surefoot.engine.speculation.contract import Capabilities, Committed, Draft
+from surefoot.engine.speculation.contract import Capabilities, Committed, Draft, Foregone
 from surefoot.engine.speculation.governor.contract import Outcome, StepRecord
 from surefoot.engine.speculation.governor.pricing import Pricing
 from surefoot.engine.speculation.governor.probe import ProbeGovernor
@@ -29,17 +29,20 @@ class Following(Scripted):
         super().__init__(lambda context: Draft([1], [0]) if context.token_id == 7 else Draft([], reason="no match"))
         self.capabilities = Capabilities("following", 8, (0.9,))
         self.followed: list[int] = []
+        self.last: int | None = 7
         self.broken = False
 
     def commit(self, committed: Sequence[Committed]) -> None:
         super().commit(committed)
-        for item in committed:
-            if item.next_id != 7:
-                item.foregone, item.follow = Draft([], reason="no match"), self.follow
+        self.last = committed[-1].next_id
+
+    def foresees(self, state: str) -> Foregone | None:
+        return None if self.last == 7 else Foregone(Draft([], reason="no match"), self.follow)
 
     def follow(self, tokens: Sequence[int], size: int) -> bool:
         if self.broken:
             raise RuntimeError("boom")
+        self.last = tokens[size]
         self.followed.append(tokens[size])
         return tokens[size] == 7
 
@@ -136,10 +139,10 @@ def test_company_ends_a_run_and_what_was_missed_is_a_lag() -> None:
     rig.step(8)
     rig.step(8, others=(other,))
     rig.speculator.lagging = 1
-    assert rig.step(7) == [] and rig.speculator.lagging == 0 and rig.speculator.commits[-1][2] == 7
+    assert rig.step(7) == [] and rig.speculator.lagging == 0, "a run begins as soon as everything is read"
     assert rig.step(1, 9) == [[1]] and rig.step(8) == []
     rig.step(8, crowded=True)
-    assert rig.speculator.followed == [8, 8]
+    assert rig.speculator.followed == [8, 7, 8] and len(rig.speculator.commits) == 2
     assert rig.steps["plain"] == 2
 
 

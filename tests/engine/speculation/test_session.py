@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from speculation_doubles import Clock, FakeSequence, FakeTarget, Linear, Rows, Scripted
 
-from surefoot.engine.speculation.contract import Capabilities, Committed, Draft, DraftContext, Verdict
+from surefoot.engine.speculation.contract import Capabilities, Committed, Draft, DraftContext, Foregone, Verdict
 from surefoot.engine.speculation.policy import RequestSpeculation, SpeculationPolicy
 from surefoot.engine.speculation.registry import Declined, Entry, Registry
 from surefoot.engine.speculation.session import SpeculationSession
@@ -395,12 +395,20 @@ def test_a_report_adds_up_steps_and_milliseconds_by_kind() -> None:
 
 
 class Foregoing(Scripted):
-    """Knows at every commit that it will propose nothing next."""
+    """Knows after every commit that it will propose nothing next. What it reads may make it think again."""
+
+    heard = False
 
     def commit(self, committed: Sequence[Committed]) -> None:
         super().commit(committed)
-        for item in committed:
-            item.foregone = Draft([], reason="no match")
+        self.heard = True
+
+    def catch_up(self, state: str, seconds: float) -> int:
+        self.heard = False
+        return super().catch_up(state, seconds)
+
+    def foresees(self, state: str) -> Foregone | None:
+        return Foregone(Draft([], reason="no match")) if self.heard else None
 
 
 def test_who_has_nothing_to_propose_is_not_asked_and_reserves_no_rows() -> None:
