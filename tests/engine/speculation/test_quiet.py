@@ -239,14 +239,13 @@ def test_whoever_reads_the_debug_log_reads_of_every_step(caplog: pytest.LogCaptu
     assert [record.getMessage().partition("no draft: ")[2] for record in caplog.records] == ["following: no match"] * 3
 
 
-def test_who_is_armed_with_what_takes_time_is_slow() -> None:
+def test_whoever_takes_time_makes_steps_slow_as_long_as_the_policy_has_it() -> None:
     rig = Rig()
     assert not rig.session.slow
     rig.speculator.capabilities = replace(rig.speculator.capabilities, paid=True)
     rig.session.apply(replace(OFF, generation=1))
-    rig.step(8)
     assert rig.session.slow
-    rig.step(8, crowded=True)
+    rig.session.apply(replace(OFF, enabled=False, generation=2))
     assert not rig.session.slow
 
 
