@@ -32,7 +32,7 @@ class DirectBody:
     __slots__ = ("_flow", "_request", "_transport")
 
     def __init__(self, request: RequestResponseCycle) -> None:
-        assert request.chunked_encoding, "a stream's length is not known"
+        assert request.chunked_encoding or request.disconnected, "a stream's length is not known"
         self._request = request
         self._flow = request.flow
         self._transport = request.transport
@@ -48,7 +48,7 @@ class DirectBody:
 
 
 def direct_body(scope: Scope) -> DirectBody:
-    """That of the answer to a request, once its head has been sent."""
+    """That of the answer to a request, once its head has been sent or, its client having left, dropped."""
     request = scope["extensions"][_DIRECT]["request"]()
     assert request is not None, "who serves a request keeps it"
     return DirectBody(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -73,6 +74,44 @@ def test_a_defect_in_one_answer_ends_that_one_only(
     assert found["c!"] == "" or isinstance(found["c!"], httpx.RemoteProtocolError)
     assert len(live.engine.cancelled) == 1
     assert eventually(lambda: live.service.bridge.num_running == 0)
+
+
+def test_a_client_that_leaves_while_the_head_waits_is_no_defect(
+    start: Any, script: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = start(script(text=lambda _: b"0123456789" * 20, max_step=1, pause_s=0.001))
+    host, port = live.url.removeprefix("http://").split(":")
+    client = socket.create_connection((host, int(port)))
+    send, run_asgi = RequestResponseCycle.send, RequestResponseCycle.run_asgi
+    outcomes: list[BaseException | None] = []
+
+    async def behind_what_the_client_has_not_read(self: Any, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            client.close()
+            while not self.disconnected:
+                await asyncio.sleep(0.001)
+        await send(self, message)
+
+    async def watched(self: Any, app: Any) -> None:
+        async def noted(*args: Any) -> None:
+            try:
+                await app(*args)
+            except BaseException as fault:
+                outcomes.append(fault)
+                raise
+            outcomes.append(None)
+
+        await run_asgi(self, noted)
+
+    monkeypatch.setattr(RequestResponseCycle, "send", behind_what_the_client_has_not_read)
+    monkeypatch.setattr(RequestResponseCycle, "run_asgi", watched)
+    body = json.dumps(ASK).encode()
+    client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+    client.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    assert eventually(lambda: outcomes)
+    assert outcomes == [None]
+    assert len(live.engine.cancelled) == 1
+    assert live.service.bridge.num_running == 0
 
 
 def test_a_stream_that_is_read_slowly_comes_whole_and_in_order(start: Any, script: Any) -> None:
