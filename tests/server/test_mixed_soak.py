@@ -61,7 +61,7 @@ BAD: list[tuple[str, bytes]] = [
     ("/v1/chat/completions", b"{"),
     ("/v1/chat/completions", b"\xff\xfe"),
     ("/v1/chat/completions", b'{"messages": []}'),
-    ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": -1}'),
+    ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": -2}'),
     ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}'),
     ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "guided_regex": "a"}'),
     ("/v1/completions", b'{"prompt": [999999999]}'),
