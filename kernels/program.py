@@ -3,8 +3,7 @@
 A program knows weights, buffers and KV groups; it does not know requests, blocks or how an executor runs it. Executors
 in `kernels/reference` and `kernels/cpu` run the same program. Every buffer is float32, one row per input row of a step
 (or per row that wants logits); an op reads and writes whole rows, so a row never sees another row except through the
-KV cache
-or its sequence's recurrent state.
+KV cache or its sequence's recurrent state.
 """
 
 from __future__ import annotations
@@ -126,6 +125,12 @@ class RecurrentGroup:
     def channels(self) -> int:
         """Queries and keys of all key heads, then values of all value heads."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a sequence's state, over all layers."""
+        history = (self.kernel - 1) * self.channels
+        return 4 * self.num_layers * (history + self.value_heads * self.key_dim * self.value_dim)
 
 
 @dataclass(frozen=True, eq=False)

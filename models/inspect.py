@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..kernels.errors import ModelFileError
 from ..kernels.formats import KvType
-from ..kernels.program import KvGroup, RecurrentGroup
+from ..kernels.program import KvGroup
 from .checkpoint import Checkpoint
 from .config import Definition
 from .file_types import bytes_by_type, file_type_label
@@ -34,12 +34,6 @@ def kv_bytes_per_token(group: KvGroup, kv_type: KvType) -> int | None:
             return 2 * values
         case KvType.Q8_0:  # a float16 scale for every 32 int8 values of a head
             return None if group.key_dim % 32 or group.value_dim % 32 else values // 32 * 34
-
-
-def state_bytes(group: RecurrentGroup) -> int:
-    """Bytes of one request's recurrent state over all layers of a group."""
-    history = (group.kernel - 1) * group.channels
-    return 4 * group.num_layers * (history + group.value_heads * group.key_dim * group.value_dim)
 
 
 def _facts(file: GgufFile) -> Iterator[tuple[str, str]]:
@@ -91,7 +85,7 @@ def _shape(definition: Definition) -> Iterator[tuple[str, str]]:
     if recurrent is not None:
         heads = f"{recurrent.value_heads} heads of {recurrent.key_dim} x {recurrent.value_dim}"
         layers = f"{recurrent.num_layers} of {config.num_layers} layers"
-        yield "recurrent", f"{layers}, {heads}, a state of {_size(state_bytes(recurrent))}"
+        yield "recurrent", f"{layers}, {heads}, a state of {_size(recurrent.state_bytes)}"
     for group in groups:
         sizes = [(kv_type.value, kv_bytes_per_token(group, kv_type)) for kv_type in KvType]
         bound = f" (at most {group.window:,} tokens)" if group.window is not None else ""

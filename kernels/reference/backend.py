@@ -20,7 +20,7 @@ from .cache import ReferenceKvPool
 from .dequantise import dequantise_weight
 from .executor import ReferenceExecutor
 from .sampling import ReferenceSampler, draw_window, log_probabilities
-from .states import ReferenceStatePool, log_bytes, state_bytes
+from .states import ReferenceStatePool, log_bytes
 
 
 class ReferenceBackend:
@@ -55,7 +55,7 @@ class ReferenceBackend:
         return ReferenceKvPool(group, kv_type, num_blocks, slots, max_blocks)
 
     def state_bytes(self, group: RecurrentGroup) -> int:
-        return state_bytes(group)
+        return group.state_bytes
 
     def log_bytes(self, group: RecurrentGroup, log_rows: int) -> int:
         return log_bytes(group, log_rows)

@@ -16,12 +16,6 @@ from ..program import RecurrentGroup
 CONV, DELTA = 0, 1  # the two parts of a layer's state, each written by an op of its own
 
 
-def state_bytes(group: RecurrentGroup) -> int:
-    """Bytes of a state over all layers."""
-    history = (group.kernel - 1) * group.channels
-    return 4 * group.num_layers * (history + group.value_heads * group.key_dim * group.value_dim)
-
-
 def log_bytes(group: RecurrentGroup, log_rows: int) -> int:
     """Bytes of a slot's log over all layers."""
     return 4 * group.num_layers * log_rows * (2 * group.channels + 2 * group.value_heads)

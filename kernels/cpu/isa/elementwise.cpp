@@ -2,22 +2,10 @@
 // it gets the same arithmetic as the rest.
 #include "../rowops.h"
 #include "math.h"
+#include "tail.h"
 
 namespace sf::SF_ISA {
 namespace {
-
-f32x16 load_part(const float* p, int64_t n) {
-  if (n >= 16) return load(p);
-  float t[16] = {};
-  std::memcpy(t, p, size_t(n) * 4);
-  return load(t);
-}
-void store_part(float* p, f32x16 x, int64_t n) {
-  if (n >= 16) return store(p, x);
-  float t[16];
-  store(t, x);
-  std::memcpy(p, t, size_t(n) * 4);
-}
 
 void rms_norm(const float* x, const float* w, float eps, int64_t width, float* out) {
   f32x16 squares = splat(0.f);

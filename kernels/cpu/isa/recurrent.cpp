@@ -3,22 +3,10 @@
 #include "../recurrent.h"
 
 #include "math.h"
+#include "tail.h"
 
 namespace sf::SF_ISA {
 namespace {
-
-f32x16 load_part(const float* p, int64_t n) {
-  if (n >= 16) return load(p);
-  float t[16] = {};
-  std::memcpy(t, p, size_t(n) * 4);
-  return load(t);
-}
-void store_part(float* p, f32x16 x, int64_t n) {
-  if (n >= 16) return store(p, x);
-  float t[16];
-  store(t, x);
-  std::memcpy(p, t, size_t(n) * 4);
-}
 
 void short_conv(const float* const* rows, int64_t n, int64_t kernel, const float* taps, int64_t taps_stride,
                 int64_t width, float* out, int64_t out_stride) {
