@@ -21,6 +21,7 @@ from .active_request import ActiveRequest
 from .admission import Admission
 from .cost_curve import CostCurve
 from .kv_cache import KvCache
+from .log_fields import fields
 from .metrics import Metrics
 from .pooling import HIDDEN
 from .request import Finish, FinishReason, Output, Submission
@@ -356,7 +357,7 @@ class EngineCore:
 
     def _fail(self, request: ActiveRequest, error: RequestError) -> None:
         request_id = request.submission.request_id
-        _log.error("request %s ended: %s", request_id, error.message, extra={"fields": {"choice_id": request_id}})
+        _log.error("request %s ended: %s", request_id, error.message, extra=fields(choice_id=request_id))
         self._end(request, Output(finish=self._error_finish(request, error)))
 
     @staticmethod
@@ -386,9 +387,9 @@ class EngineCore:
         if tracked.report.algorithms and _log.isEnabledFor(logging.INFO):
             rates = [f"{1000 * rate:.2f}" if rate is not None else "unknown" for rate in governor.rates]
             view = f"governor {governor.name}: ms per token plain {rates[0]}, speculative {rates[1]}"
-            about = {"choice_id": request.request_id, "speculation": tracked.report.as_dict()}
+            about = fields(choice_id=request.request_id, speculation=tracked.report.as_dict())
             line = tracked.report.line()
-            _log.info("request %s: speculation by %s; %s", request.request_id, line, view, extra={"fields": about})
+            _log.info("request %s: speculation by %s; %s", request.request_id, line, view, extra=about)
         if tracked.wishes.report:
             report = {**tracked.report.as_dict(), "declined": tracked.declined}
             report["governor"] = {"name": governor.name, **governor.snapshot()}

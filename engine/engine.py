@@ -27,6 +27,7 @@ from .grammar.compiler import Grammars
 from .grammar.constraint import Constraint
 from .grammar.matcher import Grammar
 from .grammar.metrics import GrammarMetrics
+from .log_fields import fields
 from .metrics import Levels, Metrics
 from .pooling import HIDDEN
 from .request import Output, Submission
@@ -397,8 +398,8 @@ class Engine:
             try:
                 submission.deliver(output)
             except Exception:  # noqa: BLE001  (part of the last guard: a listener must not end other requests)
-                about = {"choice_id": submission.request_id}
-                _log.exception("the outputs of request %s failed", submission.request_id, extra={"fields": about})
+                about = fields(choice_id=submission.request_id)
+                _log.exception("the outputs of request %s failed", submission.request_id, extra=about)
         return self._bell
 
     def _close(self, submission: Submission) -> None:

@@ -10,8 +10,8 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..engine.log_fields import fields
 from .http_metrics import HttpMetrics
-from .logs import fields
 from .visit import NOBODY, Visit, begin_visit
 
 _log = logging.getLogger("surefoot.access")

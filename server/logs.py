@@ -55,11 +55,6 @@ def writes_json() -> bool:
     return any(isinstance(handler, JsonLines) for handler in logging.getLogger().handlers)
 
 
-def fields(**values: object) -> dict[str, object]:
-    """`extra` of a log call: what its line is about, for JSON, as far as it is known."""
-    return {"fields": {name: value for name, value in values.items() if value is not None}}
-
-
 class LineFormatter(logging.Formatter):
     """A record as a line, behind which its trace may follow. What a message holds cannot pass for another line, nor
     tell a terminal what to do."""

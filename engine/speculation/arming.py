@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from ..kv_cache import KvCache
+from ..log_fields import fields
 from .armed import Armed, SpeculativeSequence, Tracked
 from .contract import Speculator, Target
 from .counts import SpeculationCounts
@@ -200,8 +201,8 @@ class Arming:
     def _note_disarmed(
         self, sequence: SpeculativeSequence, tracked: Tracked, speculator: Speculator, kind: str, fault: str
     ) -> None:
-        about = {"choice_id": sequence.request_id}
-        _log.error("request %s: speculation is disarmed: %s", sequence.request_id, fault, extra={"fields": about})
+        about = fields(choice_id=sequence.request_id)
+        _log.error("request %s: speculation is disarmed: %s", sequence.request_id, fault, extra=about)
         self.counts.disarmed[kind] += 1
         tracked.disarmed.add(speculator.capabilities.name)
         if not tracked.armed:

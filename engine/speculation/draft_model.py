@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from ...kernels.backend import DrawRequest, Sampler
 from ...kernels.sampling import DrawFault
 from ..kv_cache import Holding
+from ..log_fields import fields
 from ..sequence import Rows, Sequence
 from .contract import (
     MAX_WINDOW,
@@ -292,7 +293,7 @@ class DraftModelSpeculator:
             state.request.request_id,
             position,
             len(state.tokens),
-            extra={"fields": {"choice_id": state.request.request_id}},
+            extra=fields(choice_id=state.request.request_id),
         )
         self.close(state)
         state.tokens.clear()

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Protocol
 
 from ...kernels.registry import has_native_module
+from ..log_fields import fields
 from . import ngram_index
 from .contract import Capabilities, Committed, Draft, DraftContext, Foregone, RequestView, Score, Scores, Target
 from .ngram_index import MAX_DRAFT, MAX_MATCH, MAX_ORDER, NUM_GRADES, RESUMES, draft_grades
@@ -147,7 +148,7 @@ class NgramSpeculator:
             state.request.request_id,
             position,
             len(state.index),
-            extra={"fields": {"choice_id": state.request.request_id}},
+            extra=fields(choice_id=state.request.request_id),
         )
         state.scored = max(state.scored, len(state.index))
         state.index.restart(state.request.max_length)

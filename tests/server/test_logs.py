@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from pydantic_core import from_json
 from server_process import Process
 
-from surefoot.server.logs import JSON, JsonLines, LineFormatter, asked_format, begin_logs, fields
+from surefoot.engine.log_fields import fields
+from surefoot.server.logs import JSON, JsonLines, LineFormatter, asked_format, begin_logs
 from surefoot.server.visit import Visit, begin_visit
 
 MODEL = Path(__file__).parents[1] / "data" / "oracle" / "qwen3" / "model.gguf"
